@@ -1,0 +1,29 @@
+"""The exception tree: one root, few leaves, each message one line that says what to do."""
+
+
+class FlamecheError(Exception):
+    """Anything flameche refuses or fails at; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class BadInput(FlamecheError):
+    """The caller gave something that cannot be used: a config, a file, an option."""
+
+    exit_code = 2
+
+
+class ConfigError(BadInput):
+    """An experiment description is wrong: unknown key, value out of range, contradiction."""
+
+
+class DataError(BadInput):
+    """A dataset is missing, damaged, or does not hold what was asked of it."""
+
+
+class StoreError(BadInput):
+    """A results folder cannot be read or written, or does not hold what it should."""
+
+
+class SealError(FlamecheError):
+    """A sealed vector does not fit: another scheme, another length, damaged bytes."""
