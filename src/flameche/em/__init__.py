@@ -1,0 +1,1 @@
+"""Expectation-maximization over metadata: pure numpy functions of terms and of sums."""

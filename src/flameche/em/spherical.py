@@ -1,0 +1,92 @@
+"""Spherical k-means, the hard limit of the mixture: E-step, additive statistics, M-step.
+
+Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Machine
+Learning 42, 2001; Equations 2 and 5 of the FLAMECHE paper in the hard limit.
+
+Metadata come in blocks, one per class: phi [C B F] with weights [C B], zero where a client has no sample
+of a class. A centroid is the weighted mean of its members, block by block, so that a missing class
+neither pulls a centroid towards zero nor has to be invented:
+
+    theta_kb = sum_i w_ib phi_ib / sum_i w_ib,    i over the members of cluster k.
+
+With every class present and w = 1 this is the paper's S_k / |C_k|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Centroids:
+    """What the M-step yields: theta [K B F] and the weight behind each block, mass [K B]."""
+
+    theta: Floats
+    mass: Floats
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+
+def cosine(phi: Floats, weight: Floats, centroids: Centroids) -> Floats:
+    """Compare clients with centroids over the blocks that both have.
+
+    phi [C B F], weight [C B] -> cosine [C K]. It is 0 where a client and a centroid share no class.
+    """
+    theta, known = centroids.theta, (centroids.mass > 0).astype(np.float64)
+    flat = (phi * weight[:, :, None]).reshape(len(phi), -1)
+    dots = flat @ (theta * known[:, :, None]).reshape(len(theta), -1).T
+    norm_phi = (weight * np.einsum("cbf,cbf->cb", phi, phi)) @ known.T
+    norm_theta = weight @ (known * np.einsum("kbf,kbf->kb", theta, theta)).T
+    scale = np.sqrt(norm_phi * norm_theta)
+    result: Floats = np.divide(dots, scale, out=np.zeros_like(dots), where=scale > 0)
+    return result
+
+
+def e_step(phi: Floats, weight: Floats, centroids: Centroids) -> tuple[Ints, Floats]:
+    """Assign each client to its nearest centroid by cosine (Eq. 2, hard limit).
+
+    phi [C B F], weight [C B] -> assignment [C], error [C] = 1 - cosine. Ties go to the lower index, so
+    that every client agrees.
+    """
+    distance = 1.0 - cosine(phi, weight, centroids)
+    assignment = distance.argmin(axis=1)
+    return assignment, distance[np.arange(len(phi)), assignment]
+
+
+def statistics(phi: Floats, weight: Floats) -> Floats:
+    """Write each client's term of the M-step's sums as one vector.
+
+    phi [C B F], weight [C B] -> [C S], S = B*F + B + 1: the weighted blocks, the weights, a one.
+    """
+    blocks = (phi * weight[:, :, None]).reshape(len(phi), -1)
+    return np.concatenate([blocks, weight, np.ones((len(phi), 1))], axis=1)
+
+
+def m_step(totals: Floats, previous: Centroids) -> Centroids:
+    """Turn per-cluster sums of `statistics` into centroids (Eq. 5).
+
+    totals [K S] -> theta [K B F]. A cluster whose sum holds nobody keeps its previous centroid.
+    """
+    clusters, blocks, features = previous.theta.shape
+    sums = totals[:, : blocks * features].reshape(clusters, blocks, features)
+    mass = totals[:, blocks * features : -1]
+    theta = np.divide(sums, mass[:, :, None], out=np.zeros_like(sums), where=mass[:, :, None] > 0)
+    alive = totals[:, -1] > 0.5
+    return Centroids(
+        theta=np.where(alive[:, None, None], theta, previous.theta),
+        mass=np.where(alive[:, None], mass, previous.mass),
+    )
+
+
+def unit_norm(phi: Floats) -> Floats:
+    """Scale each client's metadata [C B F] to length one over all its blocks; zero stays zero."""
+    length = np.sqrt(np.einsum("cbf,cbf->c", phi, phi))[:, None, None]
+    scaled: Floats = np.divide(phi, length, out=np.zeros_like(phi), where=length > 0)
+    return scaled

@@ -1,0 +1,24 @@
+import numpy as np
+
+from flameche.em.recluster import empty_clusters, redistribute, worst_cluster
+
+
+def test_empty_clusters_are_those_that_nobody_is_in():
+    assert empty_clusters(np.array([0, 2, 2]), 5).tolist() == [1, 3, 4]
+
+
+def test_the_worst_cluster_has_the_highest_mean_error_not_the_highest_sum():
+    error_sum, count = np.array([4.0, 3.0, 0.0]), np.array([8.0, 2.0, 0.0])
+    assert worst_cluster(error_sum, count, np.array([2])) == 1
+
+
+def test_a_cluster_that_counts_as_empty_is_never_the_worst():
+    # Its members are absent this round, so under the participants' rule it is among the empty ones.
+    assert worst_cluster(np.array([1.0, 9.0]), np.array([2.0, 2.0]), np.array([1])) == 0
+
+
+def test_clients_are_shared_uniformly_among_the_targets():
+    members, targets = np.arange(30_000), np.array([1, 4, 7])
+    drawn = redistribute(members, targets, np.random.default_rng(0))
+    share = np.array([(drawn == k).mean() for k in targets])
+    assert set(drawn.tolist()) == {1, 4, 7} and np.abs(share - 1 / 3).max() < 0.015
