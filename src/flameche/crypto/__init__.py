@@ -1,0 +1,1 @@
+"""Schemes under which vectors can be added without being read."""
