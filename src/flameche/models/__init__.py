@@ -1,0 +1,6 @@
+"""Networks to train and to take metadata from."""
+
+from flameche.models.build import build_model
+from flameche.models.features import FeatureExtractor
+
+__all__ = ["FeatureExtractor", "build_model"]

@@ -1,0 +1,59 @@
+"""ResNet-18 in torchvision's layout: 11,176,512 weights without the head, 512 features.
+
+He et al., "Deep residual learning for image recognition", CVPR 2016. Layers carry torchvision's names, so
+that its state dictionaries load.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut around them."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [n inside H W] to [n outside H/stride W/stride]."""
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        result: Tensor = self.relu(out + self.downsample(x))
+        return result
+
+
+class ResNet18(nn.Module):
+    """A 7x7 stem, four stages of two blocks, global average pooling, a linear head."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
+        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
+        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
+        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images [n Ch H W] to logits [n classes]."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
