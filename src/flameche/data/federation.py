@@ -1,0 +1,236 @@
+"""A federation: every client's samples stacked one after another, its test set, and the true groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.data.choices import one_of
+from flameche.data.datasets import Dataset
+from flameche.data.heterogeneity import (
+    SETTINGS,
+    SHARES,
+    SKEW_SPLITS,
+    UNSKEWED,
+    Transform,
+    default_transforms,
+    parse_transform,
+    skew_variants,
+)
+from flameche.data.split import (
+    Indices,
+    block_sizes,
+    client_samples,
+    deal_evenly,
+    deal_quota,
+    in_class_order,
+)
+from flameche.errors import DataError
+
+SCORES = ("pool", "own")
+ORDERS = ("shuffled", "file")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Sets of samples, one after another: x [n Ch H W], y [n]; set i is x[offsets[i]:offsets[i+1]]."""
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # [S+1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples per set [S]."""
+        return np.diff(self.offsets)
+
+    def of(self, i: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return views of the images and labels of set i."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"set {i} of {len(self)}")
+        part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return self.x[part], self.y[part]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """C clients with their data and the truth about them, which no method but the oracle may read."""
+
+    name: str
+    setting: str
+    classes: int
+    train: Samples  # one set per client
+    holdout: Samples  # one set per client, possibly empty
+    test: Samples  # one set per distinct test set
+    test_of: NDArray[np.int64]  # [C] which test set scores client i
+    group: NDArray[np.int64]  # [C]
+
+    @property
+    def clients(self) -> int:
+        """Return C."""
+        return len(self.group)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return (Ch, H, W) of an image."""
+        channels, height, width = self.train.x.shape[1:]
+        return channels, height, width
+
+
+def build_federation(
+    dataset: Dataset,
+    *,
+    seed: int,
+    clients: int = 100,
+    groups: int | Sequence[int] = 4,
+    per_label: int = 50,
+    holdout: float = 0.0,
+    heterogeneity: str = "csl",
+    transforms: Sequence[str] | None = None,
+    label_skew: bool | None = None,
+    skew_split: str = "even",
+    missing_labels: int = 0,
+    score: str = "pool",
+    order: str = "shuffled",
+    allow_fewer: bool = False,
+    zoom: str = "crop",
+) -> Federation:
+    """Deal `dataset` to clients in contiguous groups and transform each group's data.
+
+    `groups` is a number of equal blocks or the block sizes. `transforms`, one chain per group, replaces those
+    of the setting. `label_skew` is on by default for "csf" only. `score` "pool" tests every client of a group
+    on the whole transformed pool, "own" each on its own slice of it. Label skew, missing labels and holdout
+    touch training data only. With `allow_fewer` a class that is too small is shared out evenly, and a skew
+    keeps its share of what was dealt.
+    """
+    one_of(heterogeneity, SETTINGS, "data.heterogeneity")
+    one_of(skew_split, SKEW_SPLITS, "data.skew_split")
+    one_of(score, SCORES, "data.score")
+    one_of(order, ORDERS, "data.order")
+    sizes = _group_sizes(groups, clients)
+    _check_numbers(dataset, per_label, holdout, missing_labels)
+    skewed = heterogeneity == "csf" if label_skew is None else label_skew
+    if skewed and dataset.classes > len(SHARES["left"]):
+        raise DataError(
+            f"label skew is defined for {len(SHARES['left'])} classes, {dataset.name} has {dataset.classes}; "
+            "set data.label_skew = false"
+        )
+    views = _views(dataset, heterogeneity, transforms, len(sizes), zoom)
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    variants = [
+        v for size in sizes for v in (skew_variants(size, skew_split) if skewed else [UNSKEWED] * size)
+    ]
+
+    members = in_class_order(dataset.train_y, dataset.classes, seed, "train", shuffle=order == "shuffled")
+    deals = deal_quota(members, clients, per_label, name=dataset.name, allow_fewer=allow_fewer)
+    train, held = [], []
+    for client in range(clients):
+        dealt = np.concatenate([deal.of(client) for deal in deals])
+        labels = views[group[client]].labels(dataset.train_y[dealt])
+        mine, out = client_samples(
+            dealt, labels, dataset.classes, seed=seed, client=client, variant=variants[client],
+            missing=missing_labels, holdout=holdout,
+        )  # fmt: skip
+        if len(mine) < 2:
+            raise DataError(
+                f"{dataset.name}: client {client} is left with {len(mine)} training samples, "
+                "expected at least 2; "
+                "raise data.per_label or lower data.holdout, data.missing_labels or data.clients"
+            )
+        train.append(mine)
+        held.append(out)
+
+    tests, test_of = _test_sets(dataset, score, order, seed, group)
+    test_group = np.arange(len(sizes)) if score == "pool" else group
+    return Federation(
+        dataset.name,
+        heterogeneity,
+        dataset.classes,
+        _stack(dataset.train_x, dataset.train_y, train, group, views),
+        _stack(dataset.train_x, dataset.train_y, held, group, views),
+        _stack(dataset.test_x, dataset.test_y, tests, test_group, views),
+        test_of,
+        group,
+    )
+
+
+def _group_sizes(groups: int | Sequence[int], clients: int) -> list[int]:
+    if clients < 1:
+        raise DataError(f"data.clients is {clients}, expected at least 1")
+    if isinstance(groups, int):
+        if not 1 <= groups <= clients:
+            raise DataError(f"data.groups is {groups}, expected 1…{clients}, the number of clients")
+        return block_sizes(clients, int(groups))
+    sizes = [int(size) for size in groups]
+    if not sizes or min(sizes) < 1 or sum(sizes) != clients:
+        raise DataError(
+            f"data.groups is {sizes} with sum {sum(sizes)}, expected sizes of at least 1 "
+            f"that add up to {clients} clients"
+        )
+    return sizes
+
+
+def _check_numbers(dataset: Dataset, per_label: int, holdout: float, missing_labels: int) -> None:
+    if per_label < 1:
+        raise DataError(f"data.per_label is {per_label}, expected at least 1")
+    if not 0 <= holdout < 1:
+        raise DataError(f"data.holdout is {holdout}, expected a share from 0 up to but not including 1")
+    if not 0 <= missing_labels < dataset.classes:
+        raise DataError(f"data.missing_labels is {missing_labels}, expected 0…{dataset.classes - 1}")
+
+
+def _views(
+    dataset: Dataset, setting: str, transforms: Sequence[str] | None, groups: int, zoom: str
+) -> list[Transform]:
+    if isinstance(transforms, str):
+        raise DataError(f"data.transforms is {transforms!r}, expected a list with one transform per group")
+    if transforms is None:
+        transforms = default_transforms(setting, dataset.name, dataset.classes, groups)
+    if len(transforms) != groups:
+        raise DataError(
+            f"data.transforms has {len(transforms)} entries for {groups} groups; give one per group"
+        )
+    channels, height, width = dataset.train_x.shape[1:]
+    return [
+        parse_transform(text, classes=dataset.classes, shape=(channels, height, width), zoom=zoom)
+        for text in transforms
+    ]
+
+
+def _test_sets(
+    dataset: Dataset, score: str, order: str, seed: int, group: Indices
+) -> tuple[list[Indices], Indices]:
+    """Return the pool indices of each test set, and which set scores each client."""
+    clients, pool = len(group), len(dataset.test_y)
+    if score == "pool":
+        return [np.arange(pool)] * (int(group[-1]) + 1), group.copy()
+    if pool < clients:
+        raise DataError(
+            f'{dataset.name}: {pool} test samples are too few for {clients} clients; set data.score = "pool"'
+        )
+    members = in_class_order(dataset.test_y, dataset.classes, seed, "test", shuffle=order == "shuffled")
+    deals = deal_evenly(members, clients)
+    own = [np.concatenate([deal.of(client) for deal in deals]) for client in range(clients)]
+    return own, np.arange(clients)
+
+
+def _stack(
+    x: NDArray[np.uint8], y: NDArray[np.int64], sets: list[Indices], group: Indices, views: list[Transform]
+) -> Samples:
+    """Gather the sets; each group's (contiguous) part is transformed at once."""
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets])]).astype(np.int64)
+    out_x = np.empty((int(offsets[-1]), *x.shape[1:]), np.uint8)
+    out_y = np.empty(int(offsets[-1]), np.int64)
+    for g, view in enumerate(views):
+        owners = np.flatnonzero(group == g)
+        part = slice(int(offsets[owners[0]]), int(offsets[owners[-1] + 1]))
+        chosen = np.concatenate([sets[i] for i in owners])
+        out_x[part] = view.images(x[chosen])
+        out_y[part] = view.labels(y[chosen])
+    return Samples(out_x, out_y, offsets)

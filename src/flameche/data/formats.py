@@ -1,0 +1,202 @@
+"""Readers of the publishers' file formats: idx, CIFAR-10 (binary and Python version), MedMNIST's npz.
+
+Each takes a file that already matches its checksum, or one of the user's own, and returns images
+[N Ch H W] uint8 with labels [N] int64, or a DataError that names the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import zipfile
+import zlib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.errors import DataError
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+SPLITS = ("train", "val", "test")
+CIFAR_ROW = 1 + 3 * 32 * 32
+
+
+def read_content(path: Path) -> bytes:
+    """Return the bytes of `path`, unpacked if its name ends in .gz."""
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({_brief(error)}); delete it and get it again") from error
+
+
+def verify(path: Path, content: bytes, expected: str) -> None:
+    """Refuse `content` unless its checksum is `expected`, written "algorithm:hex"."""
+    algorithm, _, digest = expected.partition(":")
+    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if found != digest:
+        raise DataError(
+            f"{path}: expected {algorithm} {digest}, found {found} in {len(content)} bytes; "
+            "it is truncated or not the published file, delete it and get it again"
+        )
+
+
+def parse_idx(path: Path, content: bytes, ndim: int) -> NDArray[np.uint8]:
+    """Parse an idx file of unsigned bytes: magic 00 00 08 ndim, big-endian sizes, values."""
+    head = 4 + 4 * ndim
+    if len(content) < head or content[:4] != bytes([0, 0, 8, ndim]):
+        raise DataError(
+            f"{path}: expected an idx file that starts with 000008{ndim:02x}, "
+            f"found {content[:4].hex() or 'nothing'}; delete it and get it again"
+        )
+    shape = struct.unpack(f">{ndim}I", content[4:head])
+    need = head + int(np.prod(shape, dtype=object))
+    if len(content) != need:
+        raise DataError(f"{path}: expected {need} bytes, found {len(content)}; delete it and get it again")
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape).copy()  # writable, as torch wants
+
+
+def parse_cifar_binary(path: Path, content: bytes) -> tuple[Images, Labels]:
+    """Parse CIFAR-10's binary version: rows of one label byte and 3 x 32 x 32 pixels."""
+    if not content or len(content) % CIFAR_ROW:
+        raise DataError(
+            f"{path}: expected rows of {CIFAR_ROW} bytes, found {len(content)}; delete it and get it again"
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_ROW)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickle containers and numpy arrays; anything else a pickle could call is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
+            return getattr(np, name)
+        if name == "_reconstruct" and module in {"numpy.core.multiarray", "numpy._core.multiarray"}:
+            return import_module("numpy._core.multiarray")._reconstruct
+        raise pickle.UnpicklingError(f"refused to load {module}.{name}")
+
+
+def parse_cifar_pickle(path: Path, content: bytes) -> tuple[Images, Labels]:
+    """Parse a batch of CIFAR-10's Python version. Call `verify` first: a pickle is a program."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        x = np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, 32, 32)
+        y = np.asarray(batch[b"labels"], np.int64)
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: not a CIFAR-10 batch ({_brief(error)}); delete it and get it again"
+        ) from error
+    return x, y
+
+
+def read_npz(path: Path, pool: str) -> tuple[tuple[Images, Labels], tuple[Images, Labels], int]:
+    """Read a MedMNIST-layout npz: train, the split `pool`, and the number of classes over all splits."""
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise DataError(f"{path}: not an npz file, or truncated; get or write it again")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                _require_arrays(path, set(arrays.files), pool)
+                labels = {
+                    split: _labels(path, f"{split}_labels", arrays[f"{split}_labels"])
+                    for split in SPLITS
+                    if f"{split}_labels" in arrays.files
+                }
+                images = {
+                    split: _images(path, f"{split}_images", arrays[f"{split}_images"])
+                    for split in ("train", pool)
+                }
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; give the path of a MedMNIST-layout npz") from error
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise DataError(f"{path}: damaged ({_brief(error)}); get or write it again") from error
+    for split, x in images.items():
+        if len(x) != len(labels[split]):
+            raise DataError(f"{path}: {split} has {len(x)} images but {len(labels[split])} labels")
+    classes = 1 + max(int(y.max()) for y in labels.values())
+    if classes > len(labels["train"]):
+        raise DataError(
+            f"{path}: a label is {classes - 1}, but there are only {len(labels['train'])} training samples; "
+            "number the classes 0, 1, 2, …"
+        )
+    return (images["train"], labels["train"]), (images[pool], labels[pool]), classes
+
+
+def npz_counts(path: Path) -> dict[str, int]:
+    """Return how many labels each split of an npz has, without reading its images."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {s: len(arrays[f"{s}_labels"]) for s in SPLITS if f"{s}_labels" in arrays.files}
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path}: damaged ({_brief(error)}); get or write it again") from error
+
+
+def _require_arrays(path: Path, held: set[str], pool: str) -> None:
+    wanted = [split for split in SPLITS if split in ("train", pool) or f"{split}_images" in held]
+    missing = [f"{s}_{kind}" for s in wanted for kind in ("images", "labels") if f"{s}_{kind}" not in held]
+    if not missing:
+        return
+    other = next((s for s in ("test", "val") if s != pool and f"{s}_images" in held), None)
+    only_pool = all(name.startswith(pool) for name in missing)
+    hint = f'; set data.test_split = "{other}" to score on that split' if only_pool and other else ""
+    raise DataError(f"{path}: missing {', '.join(missing)}{hint}")
+
+
+def _labels(path: Path, name: str, y: NDArray[Any]) -> Labels:
+    if y.ndim not in (1, 2) or (y.ndim == 2 and y.shape[1] != 1):
+        raise DataError(
+            f"{path}: {name} has shape {list(y.shape)}, expected one label per image, [N] or [N, 1]"
+        )
+    if not np.issubdtype(y.dtype, np.integer):
+        raise DataError(f"{path}: {name} is {y.dtype}, expected integers")
+    if y.size == 0:
+        raise DataError(f"{path}: {name} is empty")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high > np.iinfo(np.int32).max:
+        raise DataError(f"{path}: {name} holds {low if low < 0 else high}, expected classes 0, 1, 2, …")
+    return y.reshape(-1).astype(np.int64)
+
+
+def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
+    if x.ndim not in (3, 4) or (x.ndim == 4 and not 1 <= x.shape[3] <= 4) or 0 in x.shape:
+        raise DataError(
+            f"{path}: {name} has shape {list(x.shape)}, "
+            "expected [N, H, W], or [N, H, W, Ch] with 1 to 4 channels"
+        )
+    if np.issubdtype(x.dtype, np.floating):
+        if np.isnan(x).any():
+            raise DataError(
+                f"{path}: {name} has {int(np.isnan(x).sum())} NaN values, expected floats in [0, 1]"
+            )
+        if x.min() < 0 or x.max() > 1:
+            raise DataError(
+                f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8"
+            )
+        x = np.rint(x * 255).astype(np.uint8)
+    elif x.dtype != np.uint8:
+        raise DataError(f"{path}: {name} is {x.dtype}, expected uint8 or floats in [0, 1]")
+    x = x[..., None] if x.ndim == 3 else x
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+def _brief(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
