@@ -1,0 +1,42 @@
+"""Chooses the device and sets torch up on it: thread count, reproducible kernels."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from flameche.errors import ConfigError
+
+
+def choose_device(wanted: str) -> str:
+    """Turn "auto" into "cuda" where there is one, else "cpu"; refuse "cuda" where there is none."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    if wanted not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {wanted}: expected auto, cpu or cuda")
+    return wanted
+
+
+def prepare_torch(device: str, threads: int = 0) -> None:
+    """Fix what makes a run repeatable: the number of threads (0: all cores) and deterministic kernels."""
+    torch.set_num_threads(threads or usable_cores())
+    if device == "cuda":
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+
+
+def usable_cores() -> int:
+    """Count the cores this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def device_name(device: str) -> str:
+    """Name the device for the record."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    return f"cpu, {torch.get_num_threads()} threads"

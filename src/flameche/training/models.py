@@ -1,0 +1,90 @@
+"""Models as rows of a matrix, and their average: the only thing a server does with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Buffers = Literal["mean", "first", "local"]
+
+
+@dataclass(frozen=True)
+class Models:
+    """M models of one architecture: params [M P], buffers [M Q] (BatchNorm's running statistics)."""
+
+    params: Tensor
+    buffers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes of one model as it is sent."""
+        return sum(part.shape[1] * part.element_size() for part in (self.params, self.buffers))
+
+    def pick(self, index: NDArray[np.int64]) -> Models:
+        """Take rows, with repetition."""
+        rows = torch.from_numpy(index).to(self.params.device)
+        return Models(self.params[rows], self.buffers[rows])
+
+    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Copy to numpy, for a checkpoint."""
+        return {"params": self.params.cpu().numpy(), "buffers": self.buffers.cpu().numpy()}
+
+    def from_arrays(self, arrays: dict[str, NDArray[np.generic]]) -> Models:
+        """Read what `to_arrays` wrote, onto this one's device."""
+        device = self.params.device
+        return Models(*(torch.from_numpy(arrays[key]).to(device) for key in ("params", "buffers")))
+
+
+def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Lay a module's parameters [P] and buffers [Q] flat, in its own order."""
+    params = [p.detach().flatten() for p in module.parameters()]
+    dtype = params[0].dtype
+    buffers = [b.detach().to(dtype).flatten() for b in module.buffers()]
+    return torch.cat(params), torch.cat(buffers) if buffers else params[0].new_empty(0)
+
+
+@torch.no_grad()
+def write_module(module: nn.Module, params: Tensor, buffers: Tensor) -> None:
+    """Copy flat parameters [P] and buffers [Q] into a module."""
+    for flat, targets in ((params, module.parameters()), (buffers, module.buffers())):
+        start = 0
+        for target in targets:
+            piece = flat[start : start + target.numel()].view_as(target)
+            target.copy_(piece if target.is_floating_point() else piece.round())
+            start += target.numel()
+
+
+def average(
+    previous: Models,
+    trained: Models,
+    cluster: NDArray[np.int64],
+    *,
+    weight: NDArray[np.float64] | None = None,
+    buffers: Buffers = "mean",
+) -> Models:
+    """Average trained models per cluster (Algorithm 1, line 20); nobody's cluster keeps its model.
+
+    previous [K], trained [n], cluster [n] -> [K]. Unweighted as in the paper, or by `weight` [n].
+    Buffers are averaged, or taken from each cluster's first client as the authors' code does; "local"
+    leaves them to the clients.
+    """
+    params, stats = previous.params.clone(), previous.buffers.clone()
+    for k in np.unique(cluster):
+        members = np.flatnonzero(cluster == k)
+        share = np.ones(len(members)) if weight is None else weight[members]
+        scale = torch.from_numpy(share / share.sum()).to(params)
+        rows = torch.from_numpy(members).to(params.device)
+        params[k] = scale @ trained.params[rows]
+        if buffers == "mean":
+            stats[k] = scale @ trained.buffers[rows]
+        elif buffers == "first":
+            stats[k] = trained.buffers[rows[0]]
+    return Models(params, stats)

@@ -1,0 +1,37 @@
+"""The trainer that does nothing: clustering alone, with models of no parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flameche.training.models import Models
+from flameche.training.trainer import Arrays, Ints, TrainingPlan
+
+
+class NoTrainer:
+    """Stands in where only the clustering half is wanted."""
+
+    def __init__(self, sizes: Ints) -> None:
+        self.sizes = sizes
+        self.plan = TrainingPlan(epochs=0)
+
+    def initial(self) -> Models:
+        """Give one model of no parameters."""
+        return Models(torch.empty(1, 0), torch.empty(1, 0))
+
+    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+        """Return as many empty models as clients."""
+        return models.pick(pick)
+
+    def accuracy(self, models: Models, pick: Ints) -> NDArray[np.float64]:
+        """Know nothing about accuracy."""
+        return np.full(len(pick), np.nan)
+
+    def state(self) -> Arrays:
+        """Have nothing to keep."""
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Have nothing to take back."""

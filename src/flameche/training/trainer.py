@@ -1,0 +1,69 @@
+"""The trainer interface, the plan of local training, and the batches that every trainer follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.rng import stream
+from flameche.training.models import Buffers, Models
+
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a client trains: Adam, rebuilt each round, on cross-entropy."""
+
+    epochs: int = 5
+    batch: int = 128
+    lr: float = 1e-3
+    augment: bool = False
+    bn_buffers: Buffers = "mean"
+
+
+class Trainer(Protocol):
+    """Trains and scores models on the clients' data; the data never leave it."""
+
+    sizes: Ints
+    plan: TrainingPlan
+
+    def initial(self) -> Models:
+        """Give the shared initial model, as one row."""
+        ...
+
+    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+        """Train clients [n], each from row pick[n] of models, on its own samples; return their models [n]."""
+        ...
+
+    def accuracy(self, models: Models, pick: Ints) -> NDArray[np.float64]:
+        """Score row pick[i] of models on client i's test set, for all C clients."""
+        ...
+
+    def state(self) -> Arrays:
+        """Give what must survive a restart besides the models."""
+        ...
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        ...
+
+
+def batches(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
+    """Yield the sample indices of each step of one client's round, epoch after epoch.
+
+    The order depends on (seed, round, client) alone, so that all trainers and a resumed run agree. A last
+    batch of one sample joins the one before it: BatchNorm has no variance of a single value.
+    """
+    rng = stream(seed, "train", round, client)
+    for _ in range(plan.epochs):
+        order = rng.permutation(size)
+        cuts = list(range(plan.batch, size, plan.batch))
+        if cuts and size - cuts[-1] == 1:
+            cuts.pop()
+        yield from np.split(order, cuts)

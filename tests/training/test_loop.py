@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flameche.models.build import build_model
+from flameche.training.loop import LoopTrainer, flip_and_crop
+from flameche.training.models import read_module, write_module
+from flameche.training.trainer import TrainingPlan, batches
+from tests.conftest import tiny_federation
+
+
+def trainer(federation, kind="small-cnn", **plan):
+    plan = TrainingPlan(**{"epochs": 2, "batch": 4, **plan})
+    model = build_model(kind, federation.shape, federation.classes, seed=0)
+    return LoopTrainer(model, federation, plan, seed=7, dtype=torch.float64)
+
+
+def zeros(n):
+    return np.zeros(n, np.int64)
+
+
+def test_every_epoch_visits_every_sample_once():
+    steps = list(batches(10, TrainingPlan(epochs=3, batch=4), seed=0, round=1, client=2))
+    assert [len(step) for step in steps] == [4, 4, 2] * 3
+    for epoch in range(3):
+        assert sorted(np.concatenate(steps[3 * epoch : 3 * epoch + 3])) == list(range(10))
+
+
+def test_a_lone_last_sample_joins_the_batch_before_it():
+    steps = list(batches(9, TrainingPlan(epochs=1, batch=4), seed=0, round=1, client=0))
+    assert [len(step) for step in steps] == [4, 5]
+
+
+def test_a_client_smaller_than_a_batch_takes_one_step_an_epoch():
+    assert [len(s) for s in batches(3, TrainingPlan(epochs=2, batch=8), 0, 1, 0)] == [3, 3]
+
+
+def test_training_equals_a_hand_written_loop():
+    federation = tiny_federation()
+    ours = trainer(federation)
+    trained = ours.train(ours.initial(), zeros(1), np.array([1]), round=3)
+    model = build_model("small-cnn", (1, 8, 8), 3, seed=0).double().train()
+    x, y = federation.train.of(1)
+    x = (torch.from_numpy(x).double() / 255 - 0.5) / 0.5
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for index in batches(len(y), ours.plan, 7, 3, 1):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x[index]), torch.from_numpy(y)[index]).backward()
+        optimiser.step()
+    assert torch.allclose(trained.params[0], read_module(model)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_clients_trained_together_equal_clients_trained_alone():
+    federation = tiny_federation()
+    ours = trainer(federation)
+    together = ours.train(ours.initial(), zeros(4), np.arange(4), round=1)
+    for i in range(4):
+        alone = ours.train(ours.initial(), zeros(1), np.array([i]), round=1)
+        assert torch.equal(together.params[i], alone.params[0])
+
+
+def test_another_round_brings_another_order():
+    ours = trainer(tiny_federation())
+    first, second = (ours.train(ours.initial(), zeros(1), zeros(1), round=r) for r in (1, 2))
+    assert not torch.equal(first.params, second.params)
+
+
+def test_accuracy_is_that_of_the_picked_model_on_the_clients_own_test_set():
+    federation = tiny_federation()
+    ours = trainer(federation)
+    start = ours.initial()
+    two = ours.train(start, zeros(2), np.array([0, 1]), round=1)
+    pick = np.array([0, 1, 1, 0])
+    found = ours.accuracy(two, pick)
+    model = build_model("small-cnn", (1, 8, 8), 3, seed=0).double().eval()
+    for i in range(4):
+        write_module(model, two.params[pick[i]], two.buffers[pick[i]])
+        x, y = federation.test.of(int(federation.test_of[i]))
+        guess = model((torch.from_numpy(x).double() / 255 - 0.5) / 0.5).argmax(1).numpy()
+        assert found[i] == pytest.approx((guess == y).mean())
+
+
+def test_local_batchnorm_statistics_stay_with_their_client_and_survive_a_restart():
+    federation = tiny_federation(shape=(3, 32, 32))
+    ours = trainer(federation, kind="resnet18", epochs=1, bn_buffers="local")
+    start = ours.initial()
+    trained = ours.train(start, zeros(2), np.array([0, 1]), round=1)
+    kept = ours.state()["local_buffers"]
+    assert np.array_equal(kept[0], trained.buffers[0].numpy())
+    assert np.array_equal(kept[2], start.buffers[0].numpy())  # never took part
+    again = trainer(federation, kind="resnet18", epochs=1, bn_buffers="local")
+    again.restore(ours.state())
+    assert np.array_equal(again.accuracy(start, zeros(4)), ours.accuracy(start, zeros(4)))
+
+
+def test_a_batch_of_one_never_reaches_batchnorm():
+    federation = tiny_federation(sizes=(5, 9), shape=(3, 32, 32))
+    ours = trainer(federation, kind="resnet18", epochs=1)
+    trained = ours.train(ours.initial(), zeros(2), np.arange(2), round=1)
+    assert torch.isfinite(trained.params).all() and torch.isfinite(trained.buffers).all()
+
+
+def test_augmentation_shifts_and_mirrors_and_is_drawn_from_the_seed():
+    images = torch.arange(2 * 1 * 6 * 6, dtype=torch.float32).reshape(2, 1, 6, 6)
+    first, second = (flip_and_crop(images, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second) and first.shape == images.shape
+    for seed in range(20):
+        out = flip_and_crop(images, torch.Generator().manual_seed(seed), pad=0)
+        assert all(torch.equal(o, x) or torch.equal(o, x.flip(2)) for o, x in zip(out, images, strict=True))
+    ours = trainer(tiny_federation(), augment=True)
+    once, twice = (ours.train(ours.initial(), zeros(1), zeros(1), round=1) for _ in range(2))
+    plain = trainer(tiny_federation())
+    assert torch.equal(once.params, twice.params)
+    assert not torch.equal(once.params, plain.train(plain.initial(), zeros(1), zeros(1), round=1).params)

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flameche.training.models import Models, average, read_module, write_module
+
+
+def models(params, buffers=None):
+    params = torch.tensor(params, dtype=torch.float64)
+    return Models(
+        params, torch.zeros(len(params), 1).double() if buffers is None else torch.tensor(buffers).double()
+    )
+
+
+def test_average_by_hand_and_nobodys_cluster_keeps_its_model():
+    previous = models([[9.0], [9.0], [9.0]])
+    trained = models([[1.0], [3.0], [5.0]])
+    found = average(previous, trained, np.array([0, 0, 2]))
+    assert found.params[:, 0].tolist() == [2.0, 9.0, 5.0]
+
+
+def test_weights_count_samples():
+    found = average(models([[0.0]]), models([[1.0], [4.0]]), np.array([0, 0]), weight=np.array([30.0, 10.0]))
+    assert found.params[0, 0].item() == pytest.approx(1.75)
+
+
+def test_equal_weights_are_no_weights():
+    rng = np.random.default_rng(0)
+    trained = models(rng.normal(size=(6, 4)).tolist())
+    previous, cluster = models(np.zeros((2, 4)).tolist()), np.array([0, 1, 0, 1, 1, 0])
+    plain = average(previous, trained, cluster)
+    weighted = average(previous, trained, cluster, weight=np.full(6, 7.0))
+    assert torch.allclose(plain.params, weighted.params, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("mean", 3.0), ("first", 2.0), ("local", 8.0)])
+def test_buffers_follow_their_rule(rule, expected):
+    previous = models([[0.0]], [[8.0]])
+    trained = models([[1.0], [1.0]], [[2.0], [4.0]])
+    found = average(previous, trained, np.array([0, 0]), buffers=rule)
+    assert found.buffers[0, 0].item() == expected
+
+
+def test_permuting_clients_changes_no_average():
+    rng = np.random.default_rng(0)
+    params, cluster, order = rng.normal(size=(8, 3)), np.arange(8) % 3, rng.permutation(8)
+    previous = models(np.zeros((3, 3)).tolist())
+    first = average(previous, models(params.tolist()), cluster)
+    second = average(previous, models(params[order].tolist()), cluster[order])
+    assert torch.allclose(first.params, second.params, rtol=1e-14)
+
+
+def test_a_module_is_read_and_written_back_with_its_integer_buffers():
+    source, target = (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    source(torch.randn(5, 3))
+    write_module(target, *read_module(source))
+    for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert source[1].num_batches_tracked.item() == 1
+
+
+def test_arrays_bring_models_back():
+    first = models([[1.0, 2.0]], [[3.0]])
+    again = first.from_arrays(first.to_arrays())
+    assert torch.equal(first.params, again.params) and torch.equal(first.buffers, again.buffers)
