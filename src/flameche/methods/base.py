@@ -1,0 +1,116 @@
+"""What a method is, and the world it acts in: clients, trainer, scheme, ledger, shared by all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.crypto.api import Scheme
+from flameche.metadata.extractors import Metadata
+from flameche.protocol.ledger import Ledger
+from flameche.training.models import Models, average
+from flameche.training.trainer import Trainer
+
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[np.generic]]
+UNSEEN = -1  # the cluster of a client that has not taken part yet; 0 is a cluster like any other
+
+
+@dataclass
+class World:
+    """Everything a method may use. `metadata` and `truth` are asked for, so that their cost is known."""
+
+    clients: int
+    rounds: int
+    seed: int
+    trainer: Trainer
+    ledger: Ledger
+    scheme: Scheme
+    extract: Callable[[], Metadata]
+    group: Ints
+    weighting: Literal["uniform", "samples"] = "uniform"
+    _metadata: Metadata | None = field(default=None, repr=False)
+
+    @property
+    def metadata(self) -> Metadata:
+        """Give all clients' metadata; extracted when first asked for, once."""
+        if self._metadata is None:
+            with self.ledger.clock("client", "extraction"):
+                self._metadata = self.extract()
+        return self._metadata
+
+    @property
+    def has_metadata(self) -> bool:
+        """Tell whether metadata were asked for."""
+        return self._metadata is not None
+
+    def truth(self, why: str) -> Ints:
+        """Give the true groups [C]; the ledger remembers that it was asked for."""
+        self.ledger.oracle_knowledge.append(why)
+        return self.group
+
+    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+        """Send row pick[n] of models to clients [n], train there, collect the results [n]."""
+        self.ledger.received("model", clients, models.nbytes)
+        with self.ledger.clock("client", "training"):
+            trained = self.trainer.train(models, pick, clients, round)
+        self.ledger.sent("model", clients, trained.nbytes)
+        return trained
+
+    def average(self, previous: Models, trained: Models, cluster: Ints, clients: Ints) -> Models:
+        """Average what clients [n] trained, per cluster [n]."""
+        weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
+        with self.ledger.clock("server", "training"):
+            return average(previous, trained, cluster, weight=weight, buffers=self.trainer.plan.bn_buffers)
+
+    def initial_models(self, count: int) -> Models:
+        """Give `count` copies of the shared initial model."""
+        return self.trainer.initial().pick(np.zeros(count, np.int64))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method says of its clustering when the last round is over."""
+
+    assignment: Ints | None = None  # [C], after a last E-step where the method has one
+    dbi: float = float("nan")
+    ch: float = float("nan")
+
+
+class Method(Protocol):
+    """What the simulator drives, round by round."""
+
+    title: ClassVar[str]
+    family: ClassVar[str]
+    needs: ClassVar[Literal["sums", "terms"]]
+    uploads: ClassVar[str]
+
+    models: Models
+    assignment: Ints  # [C], UNSEEN where unknown
+    clusters: int  # 1 for a method without clusters
+
+    def __init__(self, world: World, **options: Any) -> None: ...
+
+    def round(self, r: int, participants: Ints) -> bool:
+        """Play round r with these clients; tell whether clients were redistributed."""
+        ...
+
+    def serving(self) -> Ints:
+        """Tell which of the models each client [C] would use now."""
+        ...
+
+    def finish(self) -> Outcome:
+        """Close the run."""
+        ...
+
+    def state(self) -> Arrays:
+        """Give what must survive a restart besides the models and the assignment."""
+        ...
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        ...

@@ -1,0 +1,26 @@
+"""FedAvg: one model for everybody.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+
+Deviations: models are averaged unweighted by default, as in the FLAMECHE paper's Algorithm 1;
+`training.weighting = "samples"` is FedAvg as published.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from flameche.methods.base import World
+from flameche.methods.partitioned import Partitioned, one_part
+
+
+class FedAvg(Partitioned):
+    """One part that holds everybody."""
+
+    title: ClassVar[str] = "FedAvg"
+    family: ClassVar[str] = "no clusters"
+    needs: ClassVar[Literal["sums", "terms"]] = "sums"
+    uploads: ClassVar[str] = "model"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, one_part(world.clients))

@@ -1,0 +1,163 @@
+"""FLAMECHE: clusters by distributed EM over metadata, with a server that only adds.
+
+Ben Ali, Megdiche, Péninou and Teste, "Encryption-Compatible Clustered Federated Learning via Distributed
+Expectation-Maximization over Metadata". `Flameche.round` is its Algorithm 1, in its order.
+
+Deviations, where the printed algorithm does not reach the paper's own figures (measured in results/):
+- theta^(0) comes from a random partition of the first round's participants. `init = "vectors"` draws
+  Gaussian vectors instead; all metadata lie in a narrow cone, so these catch everybody in one cluster.
+- A cluster counts as empty at a reclustering when none of this round's *participants* is in it.
+  `empty = "seen"` is the rule as printed.
+- No reclustering in the last round, whose random draws nobody could correct any more.
+  `recluster_last = true` is the loop as printed.
+- Missing classes stay out of sums and cosines (`missing = "counts"`); the paper's imputation is "impute".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from flameche.em.recluster import empty_clusters, redistribute, worst_cluster
+from flameche.em.spherical import Centroids
+from flameche.methods.base import UNSEEN, Arrays, Ints, Outcome, World
+from flameche.protocol.client import Cohort, Missing, wire_size
+from flameche.protocol.phases import MStep, Spread, UnitMeans
+from flameche.protocol.server import AdditiveServer
+from flameche.rng import stream
+
+ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
+
+
+class Flameche:
+    """Algorithm 1 of the paper; its lines are numbered in `round`."""
+
+    title: ClassVar[str] = "FLAMECHE"
+    family: ClassVar[str] = "metadata, EM"
+    needs: ClassVar[Literal["sums", "terms"]] = "sums"
+    uploads: ClassVar[str] = "sealed metadata once; assignment, error, model"
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        clusters: int = 4,
+        mode: Literal["paper"] = "paper",
+        tau: int = 10,
+        empty: Literal["participants", "seen"] = "participants",
+        init: Literal["partition", "vectors"] = "partition",
+        m_step: Literal["seen", "participants"] = "seen",
+        unit_norm: bool = False,
+        missing: Missing = "counts",
+        recluster_last: bool = False,
+    ) -> None:
+        self.world, self.clusters = world, clusters
+        self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
+        self.recluster_last = recluster_last
+        self.cohort = Cohort(world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing)
+        self.server = AdditiveServer(world.scheme.adder(), world.ledger)
+        self.models = world.initial_models(clusters)  # line 3
+        self.assignment = np.full(world.clients, UNSEEN, np.int64)
+        self.error = np.zeros(world.clients)
+        shape = (clusters, *self.cohort.blocks)
+        draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
+        self.centroids = Centroids(draw, np.ones(shape[:2]))
+
+    def round(self, r: int, participants: Ints) -> bool:
+        """Play round r of Algorithm 1; tell whether clients were redistributed."""
+        if r == 1 and self.init == "partition":  # line 3, theta^(0)
+            self._partition(participants)
+        self._broadcast(participants)  # line 6
+        k, e = self.cohort.e_step(participants, self.centroids)  # lines 12-13, on the clients
+        self._upload(participants, k)  # lines 8-11
+        trained = self.world.train(self.models, k, participants, r)  # line 14, on the clients
+        self.assignment[participants], self.error[participants] = k, e  # lines 15, 17-18
+        self.world.ledger.sent("assignment", participants, ASSIGNMENT_BYTES)
+        self.models = self.world.average(self.models, trained, k, participants)  # line 20
+        members = self.seen if self.over == "seen" else participants
+        self._m_step(members)  # line 21
+        due = self.tau > 0 and r % self.tau == 0 and (r < self.world.rounds or self.recluster_last)
+        return due and self._recluster(r, participants)  # lines 23-30
+
+    @property
+    def seen(self) -> Ints:
+        """List the clients that have taken part: V in the paper."""
+        return np.flatnonzero(self.assignment != UNSEEN)
+
+    def _m_step(self, members: Ints) -> None:
+        """Contribute (stored terms), add, absorb: theta from the sums over each cluster's members."""
+        totals = self.server.sums_of_stored(members, self.assignment[members], self.clusters)
+        self.centroids = self.cohort.absorb(MStep(self.centroids), totals)
+
+    def _recluster(self, r: int, participants: Ints) -> bool:
+        """Share the clients of the cluster with the highest mean error among it and the empty ones."""
+        judged = participants if self.empty == "participants" else self.seen
+        empty = empty_clusters(self.assignment[judged], self.clusters)
+        if len(empty) == 0:
+            return False
+        seen = self.seen
+        k, e = self.assignment[seen], self.error[seen]
+        count = np.bincount(k, minlength=self.clusters).astype(np.float64)
+        error = np.bincount(k, weights=e, minlength=self.clusters).astype(np.float64)
+        worst = worst_cluster(error, count, empty)
+        members = seen[k == worst]
+        targets = np.append(empty, worst)
+        self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
+        self._m_step(seen[np.isin(self.assignment[seen], targets)])
+        return True
+
+    def _partition(self, participants: Ints) -> None:
+        """Make theta^(0) from a random partition of the first participants, by the same sums."""
+        order = stream(self.world.seed, "flameche", "partition").permutation(len(participants))
+        part = order % self.clusters
+        self._upload(participants, part)
+        self.assignment[participants] = part
+        self._m_step(participants)
+        self.assignment[participants] = UNSEEN
+
+    def _upload(self, clients: Ints, assignment: Ints) -> None:
+        """Send sealed metadata: once, or whenever imputed blocks may have changed."""
+        if not self.cohort.imputes:
+            new = ~self.server.holds(clients)
+            clients, assignment = clients[new], assignment[new]
+        if len(clients) == 0:
+            return
+        terms = self.cohort.contribute(MStep(self.centroids), clients, assignment, self.centroids)
+        self.world.ledger.sent("metadata", clients, wire_size(terms) // len(terms))
+        self.server.store(clients, terms)
+
+    def _broadcast(self, clients: Ints) -> None:
+        """Count the centroids' way down: theta and its masses, four bytes a number."""
+        numbers = self.centroids.theta.size + self.centroids.mass.size
+        self.world.ledger.received("centroids", clients, 4 * numbers)
+
+    def serving(self) -> Ints:
+        """Serve each client its cluster's model; one never seen takes an E-step to find its own."""
+        every = np.arange(self.world.clients)
+        would, _ = self.cohort.e_step(every, self.centroids)
+        return np.where(self.assignment == UNSEEN, would, self.assignment)
+
+    def finish(self) -> Outcome:
+        """Take a last E-step over all clients and judge its clustering by DBI and CH."""
+        every = np.arange(self.world.clients)
+        k, _ = self.cohort.e_step(every, self.centroids)
+        blank = Centroids(np.zeros_like(self.centroids.theta), np.zeros_like(self.centroids.mass))
+        first = UnitMeans(blank)
+        terms = self.cohort.contribute(first, every, k, self.centroids)
+        means = self.cohort.absorb(first, self.server.sums(terms, k, self.clusters))
+        second = Spread(means)
+        terms = self.cohort.contribute(second, every, k, self.centroids)
+        dbi, ch = self.cohort.absorb(second, self.server.sums(terms, k, self.clusters))
+        return Outcome(k, dbi, ch)
+
+    def state(self) -> Arrays:
+        """Give errors, centroids and the server's sealed terms."""
+        centroids = {"theta": self.centroids.theta, "mass": self.centroids.mass}
+        return {"error": self.error, **centroids, **self.server.state()}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self.error = arrays["error"].astype(np.float64)
+        self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
+        self.server.restore(arrays)

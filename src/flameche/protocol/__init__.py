@@ -1,0 +1,1 @@
+"""Contribute, add, absorb: how clients and a server that only adds talk."""

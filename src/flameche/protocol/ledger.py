@@ -1,0 +1,93 @@
+"""The ledger: bytes each client sent and received, seconds on both sides, help that was used.
+
+It is what makes the trade between computation, communication and privacy a measurement.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["client", "server"]
+Ints = NDArray[np.int64]
+
+
+class Ledger:
+    """Counts, over all clients of a run."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.up: dict[str, Ints] = {}
+        self.down: dict[str, Ints] = {}
+        self.seconds: dict[str, float] = {}
+        self.tuning_runs = 0
+        self.oracle_knowledge: list[str] = []
+
+    def sent(self, what: str, clients: Ints, nbytes: int) -> None:
+        """Note that each of these clients uploaded nbytes."""
+        self.up.setdefault(what, np.zeros(self.clients, np.int64))[clients] += nbytes
+
+    def received(self, what: str, clients: Ints, nbytes: int) -> None:
+        """Note that each of these clients downloaded nbytes."""
+        self.down.setdefault(what, np.zeros(self.clients, np.int64))[clients] += nbytes
+
+    @contextmanager
+    def clock(self, side: Side, what: str) -> Iterator[None]:
+        """Add the time spent inside to `what` on that side."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            key = f"{side}/{what}"
+            self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
+
+    def per_client(self, way: Literal["up", "down"]) -> Ints:
+        """Sum the bytes of each client [C], one way."""
+        parts = self.up if way == "up" else self.down
+        return np.sum(list(parts.values()), axis=0) if parts else np.zeros(self.clients, np.int64)
+
+    def seconds_by_part(self) -> dict[str, float]:
+        """Sum the seconds of both sides by what they were spent on."""
+        parts: dict[str, float] = {}
+        for key, value in self.seconds.items():
+            part = key.split("/")[1]
+            parts[part] = parts.get(part, 0.0) + value
+        return parts
+
+    def summary(self) -> dict[str, Any]:
+        """Give totals by kind, ready for JSON."""
+
+        def side(name: str) -> dict[str, float]:
+            return {k.split("/")[1]: v for k, v in self.seconds.items() if k.startswith(f"{name}/")}
+
+        return {
+            "up": {what: int(parts.sum()) for what, parts in self.up.items()},
+            "down": {what: int(parts.sum()) for what, parts in self.down.items()},
+            "client_seconds": side("client"),
+            "server_seconds": side("server"),
+            "tuning_runs": self.tuning_runs,
+            "oracle_knowledge": list(self.oracle_knowledge),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Give everything, ready for JSON, for a checkpoint."""
+        return {
+            "up": {what: parts.tolist() for what, parts in self.up.items()},
+            "down": {what: parts.tolist() for what, parts in self.down.items()},
+            "seconds": self.seconds,
+            "tuning_runs": self.tuning_runs,
+            "oracle_knowledge": self.oracle_knowledge,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.up = {what: np.array(parts, np.int64) for what, parts in state["up"].items()}
+        self.down = {what: np.array(parts, np.int64) for what, parts in state["down"].items()}
+        self.seconds = dict(state["seconds"])
+        self.tuning_runs = state["tuning_runs"]
+        self.oracle_knowledge = list(state["oracle_knowledge"])

@@ -1,0 +1,1 @@
+"""Many clients on one machine."""

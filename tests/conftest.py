@@ -1,0 +1,56 @@
+"""Small federations and worlds that several test files use."""
+
+import numpy as np
+import pytest
+
+from flameche.crypto.plain import Plain
+from flameche.data import Federation, Samples
+from flameche.metadata.extractors import Metadata
+from flameche.methods.base import World
+from flameche.protocol.ledger import Ledger
+from flameche.training.none import NoTrainer
+
+
+@pytest.fixture(autouse=True)
+def _stay_offline(monkeypatch):
+    monkeypatch.setenv("FLAMECHE_OFFLINE", "1")
+
+
+def tiny_federation(sizes=(6, 9, 5, 8), shape=(1, 8, 8), classes=3, seed=0) -> Federation:
+    """Clients of unequal size in two groups, random images, two test sets."""
+    rng = np.random.default_rng(seed)
+
+    def samples(counts):
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        x = rng.integers(0, 256, (offsets[-1], *shape)).astype(np.uint8)
+        return Samples(x, rng.integers(0, classes, offsets[-1]), offsets)
+
+    group = np.arange(len(sizes)) % 2
+    empty = [0] * len(sizes)
+    return Federation(
+        "tiny", "none", classes, samples(sizes), samples(empty), samples([10, 12]), group, group
+    )
+
+
+def planted_metadata(clients=40, groups=4, noise=0.05, seed=0, blocks=5, features=6):
+    """Metadata of well separated groups in a narrow cone, and the groups."""
+    rng = np.random.default_rng(seed)
+    group = np.arange(clients) * groups // clients
+    centres = 1.0 + 0.5 * rng.random((groups, blocks, features))
+    phi = centres[group] + noise * rng.random((clients, blocks, features))
+    return Metadata(phi, np.full((clients, blocks), 10)), group
+
+
+def clustering_world(metadata, group, *, rounds=40, seed=0, trainer=None) -> World:
+    """A world in which nothing is trained."""
+    clients = len(metadata)
+    return World(
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        trainer=trainer or NoTrainer(np.full(clients, 10)),
+        ledger=Ledger(clients),
+        scheme=Plain(),
+        extract=lambda: metadata,
+        group=group,
+    )

@@ -1,0 +1,81 @@
+import numpy as np
+import torch
+
+from flameche.methods import METHODS
+from flameche.methods.fedavg import FedAvg
+from flameche.methods.flameche import Flameche
+from flameche.methods.oracle import Oracle
+from flameche.models.build import build_model
+from flameche.simulation.engine import simulate
+from flameche.training.loop import LoopTrainer
+from flameche.training.trainer import TrainingPlan
+from tests.conftest import clustering_world, planted_metadata, tiny_federation
+
+
+def training_world(group):
+    federation = tiny_federation(sizes=(6, 9, 5, 8))
+    model = build_model("small-cnn", federation.shape, federation.classes, seed=0)
+    trainer = LoopTrainer(model, federation, TrainingPlan(epochs=1, batch=4), seed=0, dtype=torch.float64)
+    metadata, _ = planted_metadata(clients=4, groups=2)
+    return clustering_world(metadata, group, rounds=3, trainer=trainer)
+
+
+def play(kind, group, **options):
+    world = training_world(group)
+    method = METHODS[kind](world, **options)
+    simulate(method, world, 4)
+    return method
+
+
+def test_with_one_group_every_method_is_fedavg():
+    nobody = np.zeros(4, np.int64)
+    fedavg, oracle = play("fedavg", nobody), play("oracle", nobody)
+    flameche = play("flameche", nobody, clusters=1)
+    assert torch.equal(fedavg.models.params, oracle.models.params)
+    assert torch.equal(fedavg.models.params, flameche.models.params)
+
+
+def test_flameche_with_the_right_clusters_is_oracle_up_to_the_names_of_clusters():
+    group = np.array([0, 0, 1, 1])
+    oracle, flameche = play("oracle", group), play("flameche", group, clusters=2)
+    for i in range(4):
+        ours = flameche.models.params[flameche.assignment[i]]
+        # Clusters may have been wrong in the first rounds, never in the end.
+        assert (flameche.assignment == flameche.assignment[i]).tolist() == (group == group[i]).tolist()
+        assert ours.shape == oracle.models.params[group[i]].shape
+
+
+def test_fedavg_averages_all_participants_by_hand():
+    world = training_world(np.zeros(4, np.int64))
+    method = FedAvg(world)
+    start = method.models
+    method.round(1, np.array([0, 2]))
+    trained = world.trainer.train(start, np.zeros(2, np.int64), np.array([0, 2]), 1)
+    assert torch.allclose(method.models.params[0], trained.params.mean(0), rtol=1e-12)
+
+
+def test_samples_weigh_where_asked():
+    world = training_world(np.zeros(4, np.int64))
+    world.weighting = "samples"
+    method = FedAvg(world)
+    start = method.models
+    method.round(1, np.array([0, 1]))
+    trained = world.trainer.train(start, np.zeros(2, np.int64), np.array([0, 1]), 1).params
+    assert torch.allclose(method.models.params[0], (6 * trained[0] + 9 * trained[1]) / 15, rtol=1e-12)
+
+
+def test_oracle_confesses_that_it_knows_the_truth():
+    world = training_world(np.array([0, 0, 1, 1]))
+    Oracle(world)
+    assert world.ledger.oracle_knowledge == ["the true groups"]
+    world = training_world(np.array([0, 0, 1, 1]))
+    Flameche(world, clusters=2)
+    assert world.ledger.oracle_knowledge == []
+
+
+def test_model_bytes_are_counted_both_ways():
+    world = training_world(np.zeros(4, np.int64))
+    FedAvg(world).round(1, np.array([1, 3]))
+    size = world.trainer.initial().nbytes
+    assert world.ledger.per_client("up").tolist() == [0, size, 0, size]
+    assert world.ledger.per_client("down").tolist() == [0, size, 0, size]
