@@ -1,0 +1,119 @@
+"""Builds what a config describes: federation, metadata, trainer, world, method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flameche.crypto.plain import Plain
+from flameche.data import Federation, build_federation, load_dataset, load_npz
+from flameche.experiments.schema import Experiment, ModelConfig
+from flameche.metadata import extractors
+from flameche.metadata.extractors import ClientSamples, Metadata
+from flameche.methods import METHODS
+from flameche.methods.base import Method, World
+from flameche.models import FeatureExtractor, build_model
+from flameche.protocol.ledger import Ledger
+from flameche.rng import stream_seed
+from flameche.training.loop import LoopTrainer
+from flameche.training.none import NoTrainer
+from flameche.training.trainer import Trainer, TrainingPlan
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+GPU_BATCH = 4000
+
+
+@dataclass
+class Setup:
+    """A run that is ready to be played."""
+
+    federation: Federation
+    world: World
+    method: Method
+    notes: list[str]
+
+
+def build(
+    experiment: Experiment, seed: int, *, device: str, training: bool = True, progress: Progress | None = None
+) -> Setup:
+    """Build a run of an experiment; without training, only its clustering half."""
+    federation, notes = load_federation(experiment, seed)
+    ledger = Ledger(federation.clients)
+    world = World(
+        clients=federation.clients,
+        rounds=experiment.rounds,
+        seed=seed,
+        trainer=_trainer(experiment, federation, seed, device)
+        if training
+        else NoTrainer(federation.train.sizes),
+        ledger=ledger,
+        scheme=Plain(),
+        extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
+        group=federation.group,
+        weighting=experiment.training.weighting,
+    )
+    options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
+    method: Method = METHODS[experiment.method.kind](world, **options)
+    return Setup(federation, world, method, notes)
+
+
+def load_federation(experiment: Experiment, seed: int) -> tuple[Federation, list[str]]:
+    """Load the data and deal it to clients; also what a reader of the results should know of the data."""
+    data = experiment.data
+    if data.path is not None:
+        dataset = load_npz(Path(data.path), test_split=data.test_split)
+    else:
+        dataset = load_dataset(data.dataset or "digits", test_split=data.test_split)
+    how = data.model_dump(exclude={"dataset", "path", "test_split"})
+    federation = build_federation(dataset, seed=seed, **how)
+    return federation, [dataset.note] if dataset.note else []
+
+
+def extract_metadata(
+    experiment: Experiment, federation: Federation, seed: int, device: str, progress: Progress | None = None
+) -> Metadata:
+    """Summarise each client's training samples as the config says."""
+    train, kind = federation.train, experiment.metadata.kind
+    components = experiment.metadata.components
+    samples = ClientSamples(train.x, train.y, train.offsets, federation.classes)
+    if kind in ("random-gaussian", "random-uniform"):
+        shared = seed if experiment.metadata.seed is None else experiment.metadata.seed
+        features = FeatureExtractor(
+            _model(experiment.model, federation, shared),
+            federation.shape,
+            seed=stream_seed(shared, "metadata"),
+            weights="gaussian" if kind == "random-gaussian" else "uniform",
+            head=experiment.model.head,
+            device=device,
+        )
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress:
+                progress("metadata", done, len(train.y))
+
+        batch = GPU_BATCH if device == "cuda" else extractors.BATCH
+        return extractors.class_means(samples, features, batch=batch, progress=advance)
+    if kind == "mean":
+        return extractors.mean_images(samples)
+    if kind == "mean-pca-local":
+        return extractors.mean_pca_local(samples, components)
+    if kind == "mean-pca-shared":
+        return extractors.mean_pca_shared(samples, components)
+    if kind == "subspace":
+        return extractors.subspaces(samples, components)
+    return extractors.label_counts(samples)
+
+
+def _model(config: ModelConfig, federation: Federation, seed: int) -> Any:
+    return build_model(config.kind, federation.shape, federation.classes, stream_seed(seed, "model"))
+
+
+def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:
+    how = experiment.training
+    plan = TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers)
+    return LoopTrainer(_model(experiment.model, federation, seed), federation, plan, seed, device=device)

@@ -1,0 +1,156 @@
+"""Runs an experiment with one seed: to the end in a run folder, or its clustering half alone."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flameche.experiments.build import Progress, Setup, build
+from flameche.experiments.config import Experiment, config_hash, to_toml
+from flameche.experiments.store import RunFolder, run_path, without_nan
+from flameche.metadata.extractors import plane
+from flameche.simulation.engine import Result, simulate
+from flameche.training.device import device_name, prepare_torch
+
+RECORDED = ("flameche", "torch", "numpy", "scikit-learn", "scipy", "pydantic")
+
+
+def run_experiment(
+    experiment: Experiment,
+    seed: int,
+    out: Path,
+    *,
+    device: str = "cpu",
+    fresh: bool = False,
+    progress: Progress | None = None,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """Play a run, or go on with it, or just read it if it is finished; return its summary and folder.
+
+    `fresh` plays a finished or begun run again from its first round.
+    """
+    path = run_path(out, experiment.name, config_hash(experiment), seed)
+    with RunFolder(path) as folder:
+        if fresh:
+            folder.clear()
+        if (summary := folder.summary) is not None:
+            return summary, path
+        prepare_torch(device, experiment.training.threads)
+        setup = build(experiment, seed, device=device, progress=progress)
+        folder.write_text("config.toml", to_toml(experiment))
+        folder.write_json("environment.json", environment(device))
+        result = simulate(
+            setup.method,
+            setup.world,
+            experiment.participants,
+            evaluate_every=experiment.training.evaluate_every,
+            recorder=folder,
+            on_round=on_round,
+        )
+        folder.write_clients(clients_table(setup, result))
+        summary = without_nan(summarise(experiment, seed, setup, result, device))
+        folder.finish(summary)
+        return summary, path
+
+
+def cluster_experiment(
+    experiment: Experiment, seed: int, *, device: str = "cpu", progress: Progress | None = None
+) -> dict[str, Any]:
+    """Play only the clustering half: same schedule, same metadata, no model is trained."""
+    prepare_torch(device, experiment.training.threads)
+    setup = build(experiment, seed, device=device, training=False, progress=progress)
+    result = simulate(setup.method, setup.world, experiment.participants)
+    summary: dict[str, Any] = without_nan(summarise(experiment, seed, setup, result, device))
+    return summary
+
+
+def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, device: str) -> dict[str, Any]:
+    """Put a finished run into one flat record."""
+    ledger, method = setup.world.ledger, setup.method
+    return {
+        "method": experiment.method.kind,
+        "label": method.title,
+        "dataset": setup.federation.name,
+        "setting": setup.federation.setting,
+        "seed": seed,
+        "scheme": experiment.scheme.kind,
+        "rounds": experiment.rounds,
+        "accuracy": float(result.accuracy.mean()),
+        "accuracy_per_round": [record["accuracy"] for record in result.rounds],
+        "ari": result.ari,
+        "ari_final": result.ari_final,
+        "ari_per_round": [record["ari"] for record in result.rounds],
+        "dbi": result.outcome.dbi,
+        "ch": result.outcome.ch,
+        "k": method.clusters,
+        "assignment": method.assignment.tolist(),
+        "bytes_up": int(ledger.per_client("up").sum()),
+        "bytes_down": int(ledger.per_client("down").sum()),
+        "seconds": ledger.seconds_by_part(),
+        "ledger": ledger.summary(),
+        "wall_s": result.wall_s,
+        "device": device_name(device),
+        "versions": versions(),
+        "config_hash": config_hash(experiment),
+        "notes": setup.notes,
+    }
+
+
+def clients_table(setup: Setup, result: Result) -> dict[str, Any]:
+    """Put what is known of each client into columns."""
+    world, federation = setup.world, setup.federation
+    has_map = world.has_metadata
+    xy = plane(world.metadata) if has_map else np.full((world.clients, 2), np.nan)
+    return {
+        "client": np.arange(world.clients),
+        "group": federation.group,
+        "assignment": setup.method.assignment,
+        "samples": federation.train.sizes,
+        "accuracy": result.accuracy,
+        "bytes_up": world.ledger.per_client("up"),
+        "bytes_down": world.ledger.per_client("down"),
+        "rounds": result.participations,
+        "map_x": xy[:, 0],
+        "map_y": xy[:, 1],
+    }
+
+
+def versions() -> dict[str, str]:
+    """List the versions that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a source tree that is not installed
+            found[name] = "unknown"
+    return found
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Describe the machine and the code, for the record."""
+    return {
+        **versions(),
+        "device": device_name(device),
+        "platform": platform.platform(),
+        "commit": _commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _commit() -> str | None:
+    here = Path(__file__).resolve().parents[3]
+    if not (here / ".git").exists():
+        return None
+    answer = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip() if answer.returncode == 0 else None

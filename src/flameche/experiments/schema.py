@@ -1,0 +1,246 @@
+"""What an experiment is: one frozen, validated description, table by table.
+
+Contradictions between keys raise `ConfigError`; wrong single values are pydantic's, which
+`config.parse_experiment` puts into words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from flameche.errors import ConfigError
+from flameche.experiments.wording import did_you_mean, toml_literal
+
+MODEL_KINDS = ("auto", "lenet5", "resnet18", "small-cnn")
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value  # TOML has lists; frozen models need tuples
+
+
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("must be distinct")
+    return values
+
+
+def _folder_name(name: str) -> str:
+    # No leading dot or dash: '..' would leave the results folder, '-x' reads as an option.
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError("must be up to 100 letters, digits, '.', '_' or '-', and not begin with '.' or '-'")
+    return name
+
+
+def _model_kind(kind: str) -> str:
+    module, colon, factory = kind.partition(":")
+    if kind in MODEL_KINDS or (colon and all(part.isidentifier() for part in [*module.split("."), factory])):
+        return kind
+    expected = f"must be one of {', '.join(MODEL_KINDS)}, or 'package.module:factory'"
+    raise ValueError(expected + did_you_mean(kind, MODEL_KINDS))
+
+
+def _groups_form(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "count"
+    return "sizes" if isinstance(value, list | tuple) else None
+
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # TOML promises 64 bits, signed
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_tuple), Field(min_length=1), AfterValidator(_distinct)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(_tuple), Field(min_length=1)]
+Groups = Annotated[
+    Annotated[Count, Tag("count")] | Annotated[Sizes, Tag("sizes")],
+    Discriminator(
+        _groups_form,
+        custom_error_type="groups",
+        custom_error_message="must be the number of groups or the list of their sizes",
+    ),
+]
+
+
+class Table(BaseModel):
+    """A table of the TOML file: frozen, and strict about keys and types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class DataConfig(Table):
+    """Which images, and how they are dealt to clients; `dataset` or `path`, never both."""
+
+    dataset: (
+        Literal["digits", "mnist", "fashion-mnist", "cifar10", "pathmnist", "tissuemnist", "mednist28"] | None
+    ) = None
+    path: Annotated[str, Field(min_length=1)] | None = None
+    groups: Groups = 4
+    clients: Count = 100
+    per_label: Count = 50
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    heterogeneity: Literal["none", "csl", "fds", "csf"] = "csl"
+    transforms: Names | None = None
+    label_skew: bool | None = None
+    skew_split: Literal["even", "authors"] = "even"
+    missing_labels: Natural = 0
+    score: Literal["pool", "own"] = "pool"
+    order: Literal["shuffled", "file"] = "shuffled"
+    test_split: Literal["default", "val", "test"] = "default"
+    allow_fewer: bool = False
+    zoom: Literal["crop", "resize"] = "crop"
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups, whichever way `groups` was written."""
+        return self.groups if isinstance(self.groups, int) else len(self.groups)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_to_digits(cls, table: object) -> object:
+        if isinstance(table, dict) and table.get("dataset") is None and table.get("path") is None:
+            return {**table, "dataset": "digits"}
+        return table
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.dataset is not None and self.path is not None:
+            raise ConfigError(
+                f"data.dataset = {toml_literal(self.dataset)} and data.path exclude each other; give one"
+            )
+        if isinstance(self.groups, int) and self.groups > self.clients:
+            raise ConfigError(
+                f"data.groups = {self.groups} must not exceed data.clients = {self.clients}; "
+                "every group needs a client"
+            )
+        if isinstance(self.groups, tuple) and sum(self.groups) != self.clients:
+            raise ConfigError(
+                f"data.groups = {toml_literal(self.groups, 80)} sums to {sum(self.groups)}, "
+                f"but data.clients = {self.clients}; the sizes must add up to the clients"
+            )
+        if self.transforms is not None and len(self.transforms) != self.group_count:
+            raise ConfigError(
+                f"data.transforms has {len(self.transforms)} entries for {self.group_count} groups; "
+                "give one per group"
+            )
+        return self
+
+
+class ModelConfig(Table):
+    """The network; `head` names the layer before which features are taken."""
+
+    kind: Annotated[str, AfterValidator(_model_kind)] = "auto"
+    head: Annotated[str, Field(min_length=1)] | None = None
+
+
+class TrainingConfig(Table):
+    """Local training and how its results are averaged; `threads = 0` means all cores."""
+
+    epochs: Count = 5
+    batch: Count = 128
+    lr: float = Field(default=1e-3, gt=0)
+    trainer: Literal["auto", "loop"] = "auto"
+    weighting: Literal["uniform", "samples"] = "uniform"
+    bn_buffers: Literal["mean", "first", "local"] = "mean"
+    augment: bool = False
+    evaluate_every: Count = 1
+    threads: Natural = 0
+
+
+class MetadataConfig(Table):
+    """What clients are clustered by; `seed` is the shared extractor's, None takes the run's."""
+
+    kind: Literal[
+        "random-gaussian",
+        "random-uniform",
+        "mean",
+        "mean-pca-local",
+        "mean-pca-shared",
+        "subspace",
+        "label-counts",
+    ] = "random-gaussian"
+    components: Count = 5
+    seed: Seed | None = None
+
+
+class FlamecheConfig(Table):
+    """The paper's method; `tau = 0` never reclusters."""
+
+    kind: Literal["flameche"] = "flameche"
+    clusters: Count = 4
+    mode: Literal["paper"] = "paper"
+    tau: Natural = 10
+    empty: Literal["participants", "seen"] = "participants"
+    init: Literal["partition", "vectors"] = "partition"
+    m_step: Literal["seen", "participants"] = "seen"
+    unit_norm: bool = False
+    missing: Literal["counts", "impute", "zero"] = "counts"
+    recluster_last: bool = False
+
+
+class FedavgConfig(Table):
+    """One model for all clients."""
+
+    kind: Literal["fedavg"] = "fedavg"
+
+
+class OracleConfig(Table):
+    """One model per true group."""
+
+    kind: Literal["oracle"] = "oracle"
+
+
+MethodConfig = Annotated[FlamecheConfig | FedavgConfig | OracleConfig, Field(discriminator="kind")]
+
+
+class SchemeConfig(Table):
+    """How contributions are sealed."""
+
+    kind: Literal["plain"] = "plain"
+
+
+class Experiment(Table):
+    """Everything that a run needs to know; equal experiments with equal seeds give equal results."""
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    seeds: Seeds = (0,)
+    rounds: Count = 100
+    participation: float = Field(default=0.2, gt=0, le=1)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    metadata: MetadataConfig = MetadataConfig()
+    method: MethodConfig = FlamecheConfig()
+    scheme: SchemeConfig = SchemeConfig()
+
+    @property
+    def participants(self) -> int:
+        """How many clients take part in a round, at least one."""
+        return max(1, round(self.participation * self.data.clients))
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _default_kind(cls, table: object) -> object:
+        return {"kind": "flameche", **table} if isinstance(table, dict) else table
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        clusters = getattr(self.method, "clusters", None)
+        if clusters is not None and clusters >= self.data.clients:
+            raise ConfigError(
+                f"method.clusters = {clusters} must be below data.clients = {self.data.clients}; "
+                "a cluster per client leaves nothing to share"
+            )
+        return self

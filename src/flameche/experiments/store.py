@@ -1,0 +1,181 @@
+"""Run folders: `<out>/<name>/<hash>/<seed>/`, written so that a kill at any moment loses nothing.
+
+    config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
+
+Rounds are appended as they end; everything else is written beside its place and moved there. summary.json
+comes last: where it is, the run is finished.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.errors import StoreError
+from flameche.simulation.engine import Checkpoint
+
+
+class RunFolder:
+    """One run's folder; it records for the simulator and belongs to one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path / ".lock")
+        except BlockingIOError as problem:
+            raise StoreError(f"{path} is being written by another process; wait for it to end") from problem
+        except OSError as problem:
+            raise StoreError(
+                f"{path} cannot be written: {problem.strerror}; choose another folder with --out"
+            ) from problem
+
+    def close(self) -> None:
+        """Let the folder go."""
+        self._lock.close()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """Read the summary of a finished run; None before that."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            return None
+        try:
+            summary: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as problem:
+            raise StoreError(f"{file} is damaged; remove it to run again") from problem
+        return summary
+
+    def clear(self) -> None:
+        """Forget what was run here, the summary first."""
+        for name in ("summary.json", "checkpoint.npz", "rounds.jsonl", "clients.parquet"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+        self._replace(name, lambda file: file.write(text.encode()))
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write JSON whole or not at all; NaN becomes null."""
+        self.write_text(name, json.dumps(without_nan(value), indent=1) + "\n")
+
+    def write_clients(self, columns: Mapping[str, NDArray[np.generic]]) -> None:
+        """Write the table of clients."""
+        import pandas as pd
+
+        frame = pd.DataFrame(columns)
+        self._replace("clients.parquet", lambda file: frame.to_parquet(file, index=False))
+
+    def resume(self) -> tuple[Checkpoint | None, list[dict[str, Any]]]:
+        """Give the last checkpoint and the rounds up to it; rounds after it will be played again."""
+        checkpoint = self._load_checkpoint()
+        file = self.path / "rounds.jsonl"
+        records: list[dict[str, Any]] = []
+        last = checkpoint.round if checkpoint else 0
+        if file.exists():
+            for line in file.read_text().splitlines():
+                try:
+                    record = json.loads(line)
+                except ValueError:  # the line that a kill cut short
+                    break
+                if record["round"] <= last:
+                    records.append(record)
+        if len(records) < last:
+            raise StoreError(f"{file} has lost rounds of a run that reached {last}; remove {self.path}")
+        self.write_text("rounds.jsonl", "".join(_line(record) for record in records))
+        return checkpoint, [
+            {**r, "accuracy": _number(r["accuracy"]), "ari": _number(r["ari"])} for r in records
+        ]
+
+    def add_round(self, record: dict[str, Any]) -> None:
+        """Append a finished round."""
+        with (self.path / "rounds.jsonl").open("a") as file:
+            file.write(_line(record))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint in place of the one before."""
+        head = {"round": checkpoint.round, "ledger": checkpoint.ledger, "wall_s": checkpoint.wall_s}
+        head_bytes = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        arrays: dict[str, Any] = {"head": head_bytes, **checkpoint.arrays}
+        self._replace("checkpoint.npz", lambda file: np.savez(file, **arrays))
+
+    def _load_checkpoint(self) -> Checkpoint | None:
+        file = self.path / "checkpoint.npz"
+        if not file.exists():
+            return None
+        try:
+            with file.open("rb") as raw, np.load(raw, allow_pickle=False) as archive:
+                arrays = {key: archive[key] for key in archive.files}
+            head = json.loads(arrays.pop("head").tobytes())
+        except (ValueError, OSError, KeyError, BadZipFile) as problem:
+            raise StoreError(f"{file} is damaged; remove {self.path} to start the run again") from problem
+        return Checkpoint(head["round"], arrays, head["ledger"], head["wall_s"])
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which ends the run, and drop the checkpoint."""
+        self.write_json("summary.json", summary)
+        (self.path / "checkpoint.npz").unlink(missing_ok=True)
+
+    def _replace(self, name: str, write: Any) -> None:
+        part = self.path / f".{name}.part"
+        try:
+            with part.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path / name)
+        except OSError as problem:
+            raise StoreError(f"{self.path / name} cannot be written: {problem.strerror}") from problem
+
+
+def run_path(out: Path, name: str, config_hash: str, seed: int) -> Path:
+    """Tell where a run lives."""
+    return out / name / config_hash / str(seed)
+
+
+def without_nan(value: Any) -> Any:
+    """Replace NaN and infinity by None, all the way down: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(without_nan(record)) + "\n"
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _locked(path: Path) -> IO[str]:
+    """Open a file that only one process may hold; BlockingIOError where another does."""
+    file = path.open("w")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on this system: do without
+        pass
+    except OSError:
+        file.close()
+        raise
+    return file

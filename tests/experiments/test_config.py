@@ -1,0 +1,571 @@
+"""Experiment descriptions: what is accepted, how it is written, and what the refusals say."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from flameche.errors import ConfigError
+from flameche.experiments import config, overrides, schema, wording
+from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
+from flameche.experiments.schema import DataConfig, Experiment, FedavgConfig, FlamecheConfig, OracleConfig
+
+unhurried = settings(deadline=None)  # other tests may hold the cores
+
+
+def parse(*sets: str, **tables: Any) -> Experiment:
+    return parse_experiment({"name": "x", **tables}, sets)
+
+
+def refusal(*sets: str, **tables: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(*sets, **tables)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert caught.value.exit_code == 2
+    return message.removeprefix("config: ")
+
+
+# One change per field that determines a result, each to a value that is not the default.
+CHANGES: dict[str, Any] = {
+    "rounds": 7,
+    "participation": 0.5,
+    "data.dataset": "mnist",
+    "data.path": "mine.npz",
+    "data.groups": [60, 40],
+    "data.clients": 50,
+    "data.per_label": 10,
+    "data.holdout": 0.3,
+    "data.heterogeneity": "fds",
+    "data.transforms": ["rotate:0", "rotate:90", "rotate:180", "swap:1,7"],
+    "data.label_skew": False,
+    "data.skew_split": "authors",
+    "data.missing_labels": 2,
+    "data.score": "own",
+    "data.order": "file",
+    "data.test_split": "val",
+    "data.allow_fewer": True,
+    "data.zoom": "resize",
+    "model.kind": "my.models:build",
+    "model.head": "fc2",
+    "training.epochs": 1,
+    "training.batch": 16,
+    "training.lr": 1,
+    "training.trainer": "loop",
+    "training.weighting": "samples",
+    "training.bn_buffers": "local",
+    "training.augment": True,
+    "training.evaluate_every": 5,
+    "metadata.kind": "subspace",
+    "metadata.components": 3,
+    "metadata.seed": 0,
+    "method.kind": "fedavg",
+    "method.clusters": 3,
+    "method.tau": 0,
+    "method.empty": "seen",
+    "method.init": "vectors",
+    "method.m_step": "participants",
+    "method.unit_norm": True,
+    "method.missing": "zero",
+    "method.recluster_last": True,
+}
+WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
+ONLY_ONE_CHOICE = {"method.mode", "scheme.kind"}
+
+
+def changed(key: str, value: Any) -> Experiment:
+    section, _, leaf = key.rpartition(".")
+    return parse(**({section: {leaf: value}} if section else {leaf: value}))
+
+
+def all_keys() -> set[str]:
+    keys = set()
+    for name, value in Experiment(name="x"):
+        keys |= (
+            {f"{name}.{leaf}" for leaf in type(value).model_fields}
+            if isinstance(value, BaseModel)
+            else {name}
+        )
+    return keys
+
+
+# Laws
+
+
+def test_the_tables_of_changes_below_cover_every_key_there_is() -> None:
+    assert CHANGES.keys() | WITHOUT_INFLUENCE.keys() | ONLY_ONE_CHOICE == all_keys()
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_the_hash_depends_on_every_key_that_determines_a_result(key: str) -> None:
+    assert changed(key, CHANGES[key]) != parse()
+    assert config_hash(changed(key, CHANGES[key])) != config_hash(parse())
+
+
+def test_all_single_changes_have_different_hashes() -> None:
+    assert len({config_hash(changed(key, value)) for key, value in CHANGES.items()}) == len(CHANGES)
+
+
+@pytest.mark.parametrize("key", WITHOUT_INFLUENCE)
+def test_the_hash_ignores_name_seeds_and_threads(key: str) -> None:
+    other = changed(key, WITHOUT_INFLUENCE[key])
+    assert other != parse()
+    assert config_hash(other) == config_hash(parse())
+
+
+def test_the_hash_is_twelve_hex_digits_and_stays_the_same_over_releases() -> None:
+    # Results on disk are found by it: a change here orphans every stored run.
+    assert config_hash(parse()) == "4aff71d1319a"
+
+
+@pytest.mark.parametrize("key", [*CHANGES, *WITHOUT_INFLUENCE])
+def test_every_key_survives_the_round_trip_through_toml(key: str) -> None:
+    experiment = changed(key, (CHANGES | WITHOUT_INFLUENCE)[key])
+    assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@st.composite
+def descriptions(draw: st.DrawFn) -> dict[str, Any]:
+    sizes = draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
+    kind = draw(st.sampled_from(["flameche", "fedavg", "oracle"]))
+    method: dict[str, Any] = {"kind": kind}
+    if kind == "flameche":
+        method |= {"clusters": draw(st.integers(1, sum(sizes))), "unit_norm": draw(st.booleans())}
+    return {
+        "name": draw(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)),
+        "seeds": draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, unique=True)),
+        "participation": draw(st.floats(0, 1, exclude_min=True)),
+        "data": {
+            "path": draw(texts),
+            "clients": sum(sizes) + (kind == "flameche"),
+            "groups": [*sizes[:-1], sizes[-1] + (kind == "flameche")],
+            "transforms": draw(st.lists(texts, min_size=len(sizes), max_size=len(sizes))),
+            "holdout": draw(st.floats(0, 1, exclude_max=True)),
+        },
+        "model": {"head": draw(texts)},
+        "training": {"lr": draw(st.floats(0, exclude_min=True, allow_infinity=False))},
+        "method": method,
+    }
+
+
+@unhurried
+@given(descriptions())
+def test_writing_and_reading_gives_back_the_same_experiment(description: dict[str, Any]) -> None:
+    experiment = parse_experiment(description)
+    again = parse_experiment(tomllib.loads(to_toml(experiment)))
+    assert again == experiment
+    assert hash(again) == hash(experiment)
+    assert config_hash(again) == config_hash(experiment)
+
+
+@unhurried
+@given(descriptions())
+def test_the_order_of_keys_changes_nothing(description: dict[str, Any]) -> None:
+    backwards = {
+        key: dict(reversed(value.items())) if isinstance(value, dict) else value
+        for key, value in reversed(description.items())
+    }
+    assert config_hash(parse_experiment(backwards)) == config_hash(parse_experiment(description))
+    assert to_toml(parse_experiment(backwards)) == to_toml(parse_experiment(description))
+
+
+@unhurried
+@given(st.floats(0, 1, exclude_min=True), st.integers(5, 1000))
+def test_a_round_has_at_least_one_and_at_most_all_clients(participation: float, clients: int) -> None:
+    assert 1 <= parse(participation=participation, data={"clients": clients}).participants <= clients
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@unhurried
+@given(st.sampled_from([*CHANGES, *WITHOUT_INFLUENCE, *ONLY_ONE_CHOICE]), json_like)
+def test_any_value_is_taken_or_refused_in_one_line_that_names_its_key(key: str, value: Any) -> None:
+    message = ""
+    try:
+        changed(key, value)
+    except ConfigError as error:
+        message = str(error)
+    assert not message or (len(message.splitlines()) == 1 and key in message)
+
+
+# Reading
+
+
+def test_an_empty_description_but_for_its_name_is_the_papers_method_on_digits() -> None:
+    experiment = parse()
+    assert experiment.data.dataset == "digits"
+    assert experiment.method == FlamecheConfig(clusters=4, tau=10)
+    assert experiment.seeds == (0,)
+    assert experiment.participants == 20
+
+
+def test_a_method_table_without_a_kind_is_flameche() -> None:
+    assert parse(method={"clusters": 3}).method == FlamecheConfig(clusters=3)
+
+
+def test_a_path_takes_the_place_of_the_default_dataset() -> None:
+    data = parse(data={"path": "a.npz"}).data
+    assert (data.dataset, data.path) == (None, "a.npz")
+
+
+def test_participants_are_rounded_but_never_none() -> None:
+    assert parse(participation=0.001).participants == 1
+    assert parse(participation=0.125, data={"clients": 20}).participants == 2  # 2.5, to the even neighbour
+    assert parse(participation=1).participants == 100
+
+
+def test_groups_are_counted_whichever_way_they_are_written() -> None:
+    assert parse(data={"groups": 5}).data.group_count == 5
+    assert parse(data={"groups": [30, 70]}).data.group_count == 2
+
+
+def test_experiments_cannot_be_changed_and_can_be_hashed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        parse().rounds = 3
+    assert len({parse(), parse(), parse(rounds=3)}) == 2
+
+
+def test_parsing_leaves_its_input_as_it_was() -> None:
+    given_ = {"name": "x", "data": {"groups": [50, 50], "dataset": "mnist"}, "method": {"tau": 3}}
+    before = copy.deepcopy(given_)
+    parse_experiment(given_, ["method.kind=oracle", "data.path=a.npz", "data.groups=2", "training.lr=1"])
+    assert given_ == before
+
+
+def test_a_file_lends_its_stem_as_name_unless_it_has_one(tmp_path: Path) -> None:
+    file = tmp_path / "mnist-csl.toml"
+    file.write_text("rounds = 3\n")
+    assert load_experiment(file) == parse_experiment({"name": "mnist-csl", "rounds": 3})
+    assert load_experiment(file, ["name=other"]).name == "other"
+    file.write_text('name = "given"\n')
+    assert load_experiment(file).name == "given"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xef\xbb\xbfrounds = 3\n")
+    assert load_experiment(file).rounds == 3
+
+
+def load_refusal(file: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(file)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    assert load_refusal(file) == f"{file}: no such file; expected an experiment in TOML"
+
+
+def test_a_folder_is_no_experiment(tmp_path: Path) -> None:
+    assert load_refusal(tmp_path).startswith(f"{tmp_path}: cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"rounds = 3\nseeds = [1,,2]\n", "line 2"),
+        (b"rounds 3\n", "line 1"),
+        (b"a = 1\na = 2\n", "line 2"),
+        (b"rounds = 3\nseeds = [1,\n", "line 2, the end of the file"),
+    ],
+)
+def test_a_syntax_error_is_told_with_its_line(tmp_path: Path, content: bytes, line: str) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(content)
+    message = load_refusal(file)
+    assert message.startswith(f"{file}: not TOML: ")
+    assert line in message
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"rounds = " + b"9" * 5000, b"a = " + b"[" * 9000])
+def test_what_is_not_text_or_beyond_measure_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(content)
+    assert load_refusal(file).startswith(f"{file}: not TOML: ")
+
+
+def test_a_wrong_value_in_a_file_is_told_with_the_files_name(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[training]\nlr = -1\n")
+    assert load_refusal(file) == f"{file}: training.lr = -1: must be greater than 0"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"training": {"epoch": 1}}, "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        ({"seed": 1}, "unknown key 'seed'; did you mean 'seeds'?"),
+        ({"lr": 1}, "unknown key 'lr'; did you mean 'training.lr'?"),
+        ({"model": {"zzz": 1}}, "unknown key 'model.zzz'; known are model.kind, model.head"),
+        ({"kind": "x"}, "unknown key 'kind'; known are name, seeds, rounds, participation, data, model, "
+                        "training, metadata, method, scheme"),
+        ({"model": {"zzz": 1, "hed": 2}},
+         "unknown key 'model.zzz'; known are model.kind, model.head (and 1 more)"),
+        ({"a\nb": 1}, "unknown key 'a\\nb'; known are name, seeds, rounds, participation, data, model, "
+                      "training, metadata, method, scheme"),
+        ({"method": {"kind": "fedavg", "tau": 3}},
+         "unknown key 'method.tau' for method.kind = \"fedavg\"; it belongs to kind flameche"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any], message: str) -> None:
+    assert refusal(**tables) == message
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"training": {"lr": -1}}, "training.lr = -1: must be greater than 0"),
+        ({"training": {"lr": float("nan")}}, "training.lr = nan: must be a finite number"),
+        ({"training": {"lr": "fast"}}, 'training.lr = "fast": must be a number'),
+        ({"training": {"epochs": 2.0}}, "training.epochs = 2.0: must be a whole number"),
+        ({"training": {"epochs": True}}, "training.epochs = true: must be a whole number"),
+        ({"training": {"augment": 1}}, "training.augment = 1: must be true or false"),
+        ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
+         "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
+        ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),
+        ({"method": {"kind": "fedavgg"}},
+         'method.kind = "fedavgg": must be one of flameche, fedavg, oracle; did you mean \'fedavg\'?'),
+        ({"method": {"kind": [1]}}, "method.kind = [1]: must be one of flameche, fedavg, oracle"),
+        ({"method": 5}, "method = 5: must be a table"),
+        ({"data": []}, "data = []: must be a table"),
+        ({"data": {"dataset": "MINST"}},
+         'data.dataset = "MINST": must be one of digits, mnist, fashion-mnist, cifar10, pathmnist, '
+         "tissuemnist, mednist28; did you mean 'mnist'?"),
+        ({"data": {"zoom": "q"}}, 'data.zoom = "q": must be one of crop, resize'),
+        ({"scheme": {"kind": "bfv"}}, 'scheme.kind = "bfv": must be plain'),
+        ({"data": {"path": ""}}, 'data.path = "": must not be empty'),
+        ({"data": {"groups": "4"}},
+         'data.groups = "4": must be the number of groups or the list of their sizes'),
+        ({"data": {"groups": [100, 0]}}, "data.groups[1] = 0: must be greater than or equal to 1"),
+        ({"data": {"groups": []}}, "data.groups = []: must not be empty"),
+        ({"data": {"transforms": "rotate:0"}}, 'data.transforms = "rotate:0": must be a list'),
+        ({"seeds": []}, "seeds = []: must not be empty"),
+        ({"seeds": [4, 4]}, "seeds = [4, 4]: must be distinct"),
+        ({"seeds": [4, -1]}, "seeds[1] = -1: must be greater than or equal to 0"),
+        ({"model": {"kind": "lenet"}},
+         'model.kind = "lenet": must be one of auto, lenet5, resnet18, small-cnn, '
+         "or 'package.module:factory'; did you mean 'lenet5'?"),
+        ({"model": {"head": "a" * 200, "kind": 3}}, "model.kind = 3: must be text"),
+        ({"rounds": "a" * 200}, f'rounds = "{"a" * 78}…: must be a whole number'),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(
+    tables: dict[str, Any], message: str
+) -> None:
+    assert refusal(**tables) == message
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"data": {"clients": 20}, "method": {"clusters": 20}},
+         "method.clusters = 20 must be below data.clients = 20; "
+         "a cluster per client leaves nothing to share"),
+        ({"data": {"clients": 5, "groups": 6}},
+         "data.groups = 6 must not exceed data.clients = 5; every group needs a client"),
+        ({"data": {"clients": 11, "groups": [5, 5]}},
+         "data.groups = [5, 5] sums to 10, but data.clients = 11; the sizes must add up to the clients"),
+        ({"data": {"transforms": ["rotate:0", "rotate:90"]}},
+         "data.transforms has 2 entries for 4 groups; give one per group"),
+        ({"data": {"dataset": "mnist", "path": "a.npz"}},
+         'data.dataset = "mnist" and data.path exclude each other; give one'),
+    ],
+)  # fmt: skip
+def test_keys_that_contradict_each_other_are_both_named(tables: dict[str, Any], message: str) -> None:
+    assert refusal(**tables) == message
+
+
+def test_a_contradiction_is_a_config_error_in_the_library_too() -> None:
+    with pytest.raises(ConfigError, match="must not exceed"):
+        DataConfig(groups=6, clients=5)
+    with pytest.raises(ConfigError, match="must be below"):
+        Experiment(name="x", method=FlamecheConfig(clusters=100))
+
+
+def test_a_description_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^config: name is missing$"):
+        parse_experiment({})
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "-rf", "a/b", "a b", "a\n", "é", "a" * 101])
+def test_a_name_that_makes_no_safe_folder_is_refused(name: str) -> None:
+    assert "must be up to 100 letters" in refusal(name=name)
+
+
+@pytest.mark.parametrize("name", ["a", "7", "_", "mnist-csl_v1.2", "a" * 100])
+def test_a_name_that_makes_a_folder_is_taken(name: str) -> None:
+    assert parse(name=name).name == name
+
+
+@pytest.mark.parametrize("kind", ["a:", ":b", "a:b:c", "a b:c", "a..b:c", "1a:b", "a", "", "lenet5 "])
+def test_a_model_that_is_neither_known_nor_a_factory_is_refused(kind: str) -> None:
+    assert "'package.module:factory'" in refusal(model={"kind": kind})
+
+
+@pytest.mark.parametrize("kind", [*schema.MODEL_KINDS, "a:b", "a.b_c.d1:Net"])
+def test_a_model_that_is_known_or_a_factory_is_taken(kind: str) -> None:
+    assert parse(model={"kind": kind}).model.kind == kind
+
+
+def test_the_ends_of_each_range_are_taken_and_their_neighbours_refused() -> None:
+    assert parse(participation=1, data={"holdout": 0}).data.holdout == 0
+    for bad in (0, 1.0000001, -0.1):
+        assert "participation" in refusal(participation=bad)
+    for bad in (1, -0.1):
+        assert "data.holdout" in refusal(data={"holdout": bad})
+    assert parse(data={"clients": 5, "groups": 5}).data.groups == 5
+    assert parse(data={"clients": 5, "groups": 1}, method={"clusters": 4}).method == FlamecheConfig(
+        clusters=4
+    )
+    assert parse(data={"clients": 1, "groups": 1}, method={"kind": "fedavg"}).participants == 1
+    assert parse(seeds=[2**63 - 1]).seeds == (2**63 - 1,)
+    assert "seeds[0]" in refusal(seeds=[2**63])
+
+
+# Overrides
+
+
+def test_overrides_are_read_as_toml_values_and_otherwise_as_text() -> None:
+    experiment = parse(
+        "training.lr=1e-2",
+        "data.groups=[5, 5]",
+        "data.clients = 10",
+        "training.augment=true",
+        "model.kind=resnet18",
+        'model.head="fc"',
+        "data.transforms=['rotate:0', \"a=b\"]",
+        "name=a.b",
+    )
+    assert experiment == parse_experiment(
+        {
+            "name": "a.b",
+            "training": {"lr": 0.01, "augment": True},
+            "data": {"groups": [5, 5], "clients": 10, "transforms": ["rotate:0", "a=b"]},
+            "model": {"kind": "resnet18", "head": "fc"},
+        }
+    )
+
+
+def test_an_override_beats_the_file_and_the_last_override_beats_all() -> None:
+    assert parse("rounds=2", "rounds=3", rounds=1).rounds == 3
+
+
+def test_an_inline_table_is_merged_key_by_key() -> None:
+    training = parse("training={lr = 0.5, batch = 3}", training={"epochs": 2, "batch": 9}).training
+    assert (training.epochs, training.batch, training.lr) == (2, 3, 0.5)
+
+
+def test_another_method_drops_the_files_keys_that_it_does_not_know() -> None:
+    method = {"kind": "flameche", "clusters": 3, "tau": 5}
+    assert parse("method.kind=oracle", method=method).method == OracleConfig()
+    assert parse("method.kind=fedavg", method={"clusters": 3}).method == FedavgConfig()
+    assert parse("method={kind='fedavg'}", method=method).method == FedavgConfig()
+
+
+def test_the_same_method_keeps_the_files_keys() -> None:
+    assert parse("method.kind=flameche", method={"kind": "flameche", "tau": 5}).method == FlamecheConfig(
+        tau=5
+    )
+    assert "method.tau" in refusal("method.kind=oracle", method={"kind": "oracle", "tau": 5})
+
+
+def test_another_metadata_kind_keeps_the_keys_that_it_shares() -> None:
+    metadata = parse("metadata.kind=mean", metadata={"kind": "subspace", "components": 3}).metadata
+    assert (metadata.kind, metadata.components) == ("mean", 3)
+
+
+@pytest.mark.parametrize(
+    "sets", [["method.kind=oracle", "method.tau=3"], ["method.tau=3", "method.kind=oracle"]]
+)
+def test_keys_given_by_overrides_are_never_dropped(sets: list[str]) -> None:
+    message = "unknown key 'method.tau' for method.kind = \"oracle\"; it belongs to kind flameche"
+    assert refusal(*sets, method={"tau": 5, "clusters": 3}) == message
+
+
+def test_a_misspelt_key_in_the_file_is_not_hidden_by_another_method() -> None:
+    assert "unknown key 'method.clutsers'" in refusal("method.kind=oracle", method={"clutsers": 3})
+
+
+def test_an_unknown_kind_in_an_override_is_told_as_such() -> None:
+    assert refusal("method.kind=orakle", method={"tau": 5}).startswith(
+        'method.kind = "orakle": must be one of'
+    )
+
+
+def test_a_dataset_in_an_override_replaces_the_files_path_and_the_reverse() -> None:
+    assert parse("data.dataset=mnist", data={"path": "a.npz"}).data == DataConfig(dataset="mnist")
+    assert parse("data.path=a.npz", data={"dataset": "mnist"}).data == DataConfig(path="a.npz")
+    assert "exclude each other" in refusal("data.path=a.npz", "data.dataset=mnist")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "rounds", "rounds=", "=3", "a..b=3", ".rounds=3", "ro unds=3", "rounds= "]
+)
+def test_a_malformed_override_is_refused_with_an_example(text: str) -> None:
+    assert (
+        refusal(text)
+        == f"override {text!r}: expected key=value, as in training.lr=1e-3 or method.kind=fedavg"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training.epoch=3", "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        ("trainign.epochs=3", "unknown key 'trainign'; did you mean 'training'?"),
+        ("training=3", "training = 3: must be a table"),
+        ("rounds.x=3", "rounds = {x = 3}: must be a whole number"),
+        ("rounds=ten", 'rounds = "ten": must be a whole number'),
+        ("training.augment=True", 'training.augment = "True": must be true or false'),
+        ("rounds=1\nname=2", 'rounds = "1\\nname=2": must be a whole number'),
+        ("rounds=2024-01-01", "rounds = 2024-01-01: must be a whole number"),
+    ],
+)
+def test_an_override_is_refused_as_the_file_would_be(text: str, message: str) -> None:
+    assert refusal(text) == message
+
+
+@unhurried
+@given(st.text())
+def test_any_override_is_taken_or_refused_in_one_line(text: str) -> None:
+    for override in (text, f"name={text}", f"training.lr={text}"):
+        message = ""
+        try:
+            parse(override)
+        except ConfigError as error:
+            message = str(error)
+        assert len(message.splitlines()) <= 1
+
+
+# Architecture
+
+
+@pytest.mark.parametrize("module", [config, overrides, schema, wording])
+def test_reading_an_experiment_needs_no_torch_and_no_other_part_of_flameche(module: Any) -> None:
+    tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
+    imported = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
+    siblings = {f"flameche.experiments.{name}" for name in ("overrides", "schema", "wording")}
+    assert ours <= {"flameche.errors", *siblings}

@@ -1,0 +1,138 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flameche.experiments.build import build
+from flameche.experiments.config import config_hash, parse_experiment
+from flameche.experiments.run import cluster_experiment, run_experiment
+
+SMALL = {
+    "name": "small",
+    "rounds": 6,
+    "participation": 0.5,
+    "data": {"clients": 8, "per_label": 6, "heterogeneity": "csf", "label_skew": False},
+    "training": {"epochs": 1, "batch": 32, "threads": 1},
+}
+TIMES = {"seconds", "wall_s", "ledger"}
+KEYS = {
+    *("method", "dataset", "setting", "seed", "scheme", "rounds", "accuracy", "accuracy_per_round"),
+    *("ari", "ari_final", "dbi", "ch", "k", "assignment", "bytes_up", "bytes_down"),
+    *("seconds", "wall_s", "device", "versions", "config_hash"),
+}
+
+
+def small(**method):
+    return parse_experiment({**SMALL, "method": {"kind": "flameche", **method}})
+
+
+def timeless(summary):
+    return {key: value for key, value in summary.items() if key not in TIMES}
+
+
+def test_a_run_leaves_what_the_design_promises(tmp_path):
+    experiment = small()
+    summary, path = run_experiment(experiment, 0, tmp_path)
+    assert path == tmp_path / "small" / config_hash(experiment) / "0"
+    names = {"config.toml", "environment.json", "rounds.jsonl", "clients.parquet", "summary.json"}
+    assert names <= {file.name for file in path.iterdir()}
+    assert set(summary) >= KEYS
+    assert json.loads((path / "summary.json").read_text()) == summary
+    rounds = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds[-1]["bytes_up"] == summary["bytes_up"]
+    clients = pd.read_parquet(path / "clients.parquet")
+    assert clients["bytes_up"].sum() == summary["bytes_up"]
+    assert clients["accuracy"].mean() == pytest.approx(summary["accuracy"])
+    assert clients["rounds"].sum() == 24 and clients["map_x"].notna().all()
+
+
+def test_a_finished_run_is_read_not_played_again(tmp_path):
+    experiment = small()
+    first, _ = run_experiment(experiment, 0, tmp_path)
+    second, _ = run_experiment(experiment, 0, tmp_path)
+    assert first == second  # wall_s included
+    third, _ = run_experiment(experiment, 0, tmp_path, fresh=True)
+    assert timeless(third) == timeless(first) and third["wall_s"] != first["wall_s"]
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(tmp_path):
+    first, _ = run_experiment(small(), 0, tmp_path / "a")
+    second, _ = run_experiment(small(), 0, tmp_path / "b")
+    other, _ = run_experiment(small(), 1, tmp_path / "a")
+    assert timeless(first) == timeless(second)
+    assert first["accuracy_per_round"] != other["accuracy_per_round"]
+
+
+def test_all_methods_share_one_schedule(tmp_path):
+    drawn = []
+    for kind in ("flameche", "fedavg", "oracle"):
+        _, path = run_experiment(parse_experiment({**SMALL, "method": {"kind": kind}}), 0, tmp_path)
+        lines = (path / "rounds.jsonl").read_text().splitlines()
+        drawn.append([json.loads(line)["participants"] for line in lines])
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_clustering_alone_finds_the_clusters_that_a_whole_run_finds(tmp_path):
+    whole, _ = run_experiment(small(), 0, tmp_path)
+    alone = cluster_experiment(small(), 0)
+    assert alone["assignment"] == whole["assignment"] and alone["dbi"] == whole["dbi"]
+    assert alone["accuracy"] is None and alone["ledger"]["up"]["model"] == 0
+
+
+def test_a_killed_run_goes_on_and_ends_as_if_never_stopped(tmp_path):
+    """kill -9 in the middle, the same command again: the summaries are equal but for times."""
+    description = tmp_path / "small.toml"
+    description.write_text(
+        'rounds = 40\nparticipation = 0.5\n[data]\nclients = 8\nper_label = 6\nheterogeneity = "csf"\n'
+        "label_skew = false\n[training]\nepochs = 2\nbatch = 8\nthreads = 1\n"
+    )
+    base = [sys.executable, "-m", "flameche", "run", str(description), "--device", "cpu", "--out"]
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    subprocess.run([*base, str(undisturbed)], check=True, capture_output=True)
+    process = subprocess.Popen([*base, str(disturbed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        lines = [f.read_text().count("\n") for f in disturbed.glob("small/*/0/rounds.jsonl")]
+        if lines and lines[0] >= 5:
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(disturbed.glob("small/*/0/summary.json")), "the run ended before it could be killed"
+    assert list(disturbed.glob("small/*/0/checkpoint.npz"))
+    subprocess.run([*base, str(disturbed)], check=True, capture_output=True)
+    first, second = (
+        json.loads(next(out.glob("small/*/0/summary.json")).read_text()) for out in (undisturbed, disturbed)
+    )
+    assert timeless(first) == timeless(second)
+    for key in ("up", "down", "oracle_knowledge"):
+        assert first["ledger"][key] == second["ledger"][key]
+
+
+def test_every_kind_of_metadata_can_be_clustered():
+    for kind in ("random-uniform", "mean", "mean-pca-local", "mean-pca-shared", "subspace", "label-counts"):
+        experiment = parse_experiment({**SMALL, "metadata": {"kind": kind}})
+        assert len(cluster_experiment(experiment, 0)["assignment"]) == 8, kind
+
+
+def test_the_shared_extractor_seed_can_be_fixed():
+    experiment = parse_experiment({**SMALL, "metadata": {"seed": 3}})
+    same = build(experiment, 0, device="cpu", training=False).world.metadata.phi
+    free = build(parse_experiment(SMALL), 0, device="cpu", training=False).world.metadata.phi
+    assert not np.allclose(same, free)
+    pinned = parse_experiment({**SMALL, "metadata": {"seed": 0}})
+    assert np.array_equal(build(pinned, 0, device="cpu", training=False).world.metadata.phi, free)
+
+
+def test_scores_are_taken_as_often_as_asked(tmp_path):
+    experiment = parse_experiment({**SMALL, "training": {**SMALL["training"], "evaluate_every": 4}})
+    summary, _ = run_experiment(experiment, 0, tmp_path)
+    known = [i for i, value in enumerate(summary["accuracy_per_round"], 1) if value is not None]
+    assert known == [4, 6]  # the last round always
