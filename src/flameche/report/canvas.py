@@ -1,0 +1,176 @@
+"""How every figure looks and leaves: style, colours, SVG and PDF, without pyplot.
+
+All figures share one width, so that a page can set them side by side on a desk and below each other on a
+phone at the same scale. Text and axes are drawn in INK, marker edges in PAPER: `inline_svg` turns these two
+into the page's own colours, light or dark.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from html import escape
+from typing import Any, ParamSpec, TypeVar
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INK, PAPER, UNSEEN = "#22262b", "#fffffe", "#9a9a9a"
+WIDTH = 4.8  # inches, for every figure
+
+# Okabe and Ito's colours, their yellow replaced by a brown that reads on white; FLAMECHE has the warmest.
+METHOD_COLOURS = {
+    "flameche": "#D55E00", "fedavg": "#0072B2", "oracle": "#868686", "ifca": "#56B4E9", "fesem": "#009E73",
+    "fedgroup": "#CC79A7", "stocfl": "#E69F00", "kfed": "#A6761D", "pacfl": "#8A6FC8",
+}  # fmt: skip
+SPARE_COLOURS = ("#B0413E", "#3F8F8B", "#7A8B2F", "#5C7FB8")
+# Tol's bright colours first, then his light and muted ones that hold on black as well as on white.
+CLUSTER_COLOURS = (
+    "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE8866", "#44BB99",
+    "#8C6BB1", "#999933", "#77AADD", "#FFAABB", "#A6761D", "#BBCC33", "#C05070", "#7F8FA9",
+)  # fmt: skip
+MARKERS = "os^DvPX*<>ph8dH"
+MARKER_SCALE = {
+    "^": 1.35,
+    "v": 1.35,
+    "<": 1.35,
+    ">": 1.35,
+    "D": 0.85,
+    "*": 1.5,
+    "d": 1.2,
+}  # equal areas, by eye
+DASHES = ("-", "--", "-.", ":")
+
+_FONTS = "'DejaVu Sans', sans-serif"
+_STYLE: dict[str, Any] = {
+    "svg.hashsalt": "flameche",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.8,
+    "axes.labelsize": 9.8,
+    "xtick.labelsize": 9.4,
+    "ytick.labelsize": 9.4,
+    "legend.fontsize": 9.4,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.5,
+    "legend.borderaxespad": 0.2,
+}
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """Run with this module's style, whatever the caller's matplotlib settings are."""
+
+    @wraps(draw)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(_STYLE)  # type: ignore[arg-type]  # keys are Literals
+            return draw(*args, **kwargs)
+
+    return inner
+
+
+def method_colour(method: str) -> str:
+    """The same colour for a method in every figure and table."""
+    return METHOD_COLOURS.get(method) or SPARE_COLOURS[sum(method.encode()) % len(SPARE_COLOURS)]
+
+
+@styled
+def to_svg(figure: Figure) -> str:
+    """A standalone SVG without dates or addresses: the same figure gives the same bytes."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return out.getvalue().replace("'DejaVu Sans'", _FONTS)
+
+
+@styled
+def to_pdf(figure: Figure) -> bytes:
+    """The same figure for LaTeX."""
+    out = io.BytesIO()
+    figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return out.getvalue()
+
+
+def inline_svg(svg: str, prefix: str, describe: str) -> str:
+    """Make an SVG part of a page: own ids, the page's font and colours, as wide as its place."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+    svg = svg.replace("url(#", f"url(#{prefix}-")
+    svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--paper)")
+    svg = svg.replace(_FONTS, "var(--sans)")
+    view = re.search(r'viewBox="[^"]*"', svg)
+    head = f'<svg {view.group() if view else ""} role="img" aria-label="{escape(describe)}">'
+    return head + svg[svg.index(">") + 1 :]
+
+
+def new_axes(height: float) -> tuple[Figure, Axes]:
+    """One figure of the common width, with one pair of axes."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def rounds_axis(axes: Axes) -> None:
+    """Whole rounds along the bottom."""
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
+
+
+def bare(axes: Axes) -> None:
+    """No frame, no ticks: the cells speak."""
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+
+
+def dot(colour: str, marker: str, label: str) -> Line2D:
+    """A legend entry for points."""
+    return Line2D(
+        [], [], color=colour, marker=marker, linestyle="none", markersize=6, label=short_label(label)
+    )
+
+
+def legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
+    """Above the axes, in as many columns as the labels allow."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    columns = max(1, min(len(handles), 58 // (longest + 5)))
+    figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
+
+
+def short_label(text: str) -> str:
+    """Short, and never starting with the underscore by which matplotlib hides a label."""
+    text = text if len(text) <= 44 else text[:43] + "…"
+    return f" {text}" if text.startswith("_") else text

@@ -1,0 +1,310 @@
+"""Read run folders: what was measured, what is unfinished, what cannot be read.
+
+A run lies in `<runs>/<name>/<hash>/<seed>/`. `summary.json` is written last, so its absence means unfinished.
+The values are checked here, once; the rest of the report trusts them.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from flameche.errors import StoreError
+
+CLIENT_COLUMNS = (
+    "client", "group", "assignment", "samples", "accuracy", "bytes_up", "bytes_down", "rounds",
+    "map_x", "map_y",
+)  # fmt: skip
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Round:
+    """One line of `rounds.jsonl`; a missing accuracy or ARI is NaN, an unseen client is -1."""
+
+    round: int
+    accuracy: float
+    ari: float
+    sizes: tuple[int, ...]
+    assignment: tuple[int, ...]
+    reclustered: bool
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Bytes by kind, seconds by part, and what was spent on tuning or known from an oracle."""
+
+    up: dict[str, float]
+    down: dict[str, float]
+    server_seconds: dict[str, float]
+    client_seconds: dict[str, float]
+    tuning_runs: int = 0
+    oracle_knowledge: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`summary.json`, checked; a number the method does not have is NaN."""
+
+    method: str
+    label: str
+    dataset: str
+    setting: str
+    scheme: str
+    seed: int
+    rounds: int
+    accuracy: float
+    accuracy_per_round: tuple[float, ...]
+    ari: float
+    ari_final: float
+    dbi: float
+    ch: float
+    k: str
+    bytes_up: float
+    bytes_down: float
+    seconds: dict[str, float]
+    wall_s: float
+    device: str
+    ledger: Ledger
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. `summary` is there exactly when `status` is "finished"."""
+
+    folder: Path
+    status: Literal["finished", "unfinished", "broken"]
+    config_text: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    rounds: tuple[Round, ...] = ()
+    clients: pd.DataFrame | None = None
+    summary: Summary | None = None
+    note: str = ""
+
+    @property
+    def place(self) -> str:
+        """`name/hash/seed`, the same on every machine."""
+        return "/".join(self.folder.parts[-3:])
+
+    @property
+    def experiment(self) -> str:
+        """`name/hash`: runs that share it differ by their seed alone."""
+        return "/".join(self.folder.parts[-3:-1])
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Read every run under a runs root, an experiment, or a single run; sorted by place."""
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is not a folder; give a runs folder as `flameche run` writes it")
+    places = _run_folders(folder.resolve(), depth=3)
+    if not places:
+        raise StoreError(
+            f"no runs under {folder}; expected <name>/<hash>/<seed>/summary.json, see `flameche run`"
+        )
+    return [read_run(place) for place in places]
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder; what cannot be read is noted, never raised."""
+    try:
+        return _read(folder)
+    except OSError as problem:
+        return Run(folder, "broken", note=f"cannot be read: {problem.strerror or problem}")
+    except _Broken as problem:
+        return Run(folder, "broken", note=str(problem))
+
+
+class _Broken(Exception):
+    """A file of one run is damaged."""
+
+
+def _run_folders(folder: Path, depth: int) -> list[Path]:
+    if any((folder / name).is_file() for name in ("summary.json", "rounds.jsonl")):
+        return [folder]
+    if depth:
+        below = [
+            run for child in sorted(_folders(folder), key=_natural) for run in _run_folders(child, depth - 1)
+        ]
+        if below:
+            return below
+    return [folder] if (folder / "config.toml").is_file() else []
+
+
+def _folders(folder: Path) -> Iterable[Path]:
+    try:
+        return [child for child in folder.iterdir() if child.is_dir()]
+    except OSError as problem:
+        raise StoreError(f"cannot list {folder}: {problem.strerror}; check its permissions") from problem
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    """Seed 10 after seed 9."""
+    return (int(path.name) if path.name.isdecimal() else -1, path.name)
+
+
+def _read(folder: Path) -> Run:
+    missing = []
+    config_text = ""
+    config: dict[str, Any] = {}
+    if (folder / "config.toml").is_file():
+        config_text = _text(folder / "config.toml")
+        try:
+            config = tomllib.loads(config_text)
+        except tomllib.TOMLDecodeError as problem:
+            raise _Broken(f"config.toml is not valid TOML: {problem}") from problem
+    else:
+        missing.append("config.toml")
+    finished = (folder / "summary.json").is_file()
+    rounds: tuple[Round, ...] = ()
+    if (folder / "rounds.jsonl").is_file():
+        rounds = _rounds(_text(folder / "rounds.jsonl"), finished)
+    else:
+        missing.append("rounds.jsonl")
+    if not finished:
+        planned = config.get("rounds")
+        note = f"unfinished ({len(rounds)} of {planned if isinstance(planned, int) else '?'} rounds)"
+        return Run(folder, "unfinished", config_text, config, rounds=rounds, note=note)
+    summary = _summary(_json(_text(folder / "summary.json"), "summary.json"))
+    environment: dict[str, Any] = {}
+    if (folder / "environment.json").is_file():
+        environment = _table(
+            _json(_text(folder / "environment.json"), "environment.json"), "environment.json"
+        )
+    else:
+        missing.append("environment.json")
+    clients = None
+    if (folder / "clients.parquet").is_file():
+        clients = _clients(folder / "clients.parquet")
+    else:
+        missing.append("clients.parquet")
+    note = f"without {', '.join(missing)}" if missing else ""
+    return Run(folder, "finished", config_text, config, environment, rounds, clients, summary, note)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise _Broken(f"{path.name} is not UTF-8 text") from problem
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise _Broken(f"{name} is not valid JSON: {problem}") from problem
+
+
+def _rounds(text: str, finished: bool) -> tuple[Round, ...]:
+    lines = [line for line in text.split("\n") if line.strip()]
+    if lines and not finished and not text.endswith("\n"):
+        lines.pop()  # a killed run leaves its last line half written
+    rounds = []
+    for number, line in enumerate(lines, 1):
+        name = f"rounds.jsonl line {number}"
+        values = _table(_json(line, name), name)
+        rounds.append(
+            Round(
+                round=_whole(values, "round", name),
+                accuracy=_number(values, "accuracy", name),
+                ari=_number(values, "ari", name),
+                sizes=_wholes(values, "sizes", name),
+                assignment=_wholes(values, "assignment", name),
+                reclustered=bool(values.get("reclustered")),
+            )
+        )
+    return tuple(rounds)
+
+
+def _clients(path: Path) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except Exception as problem:  # pyarrow raises many kinds; all mean that the file is damaged
+        raise _Broken("clients.parquet is not a readable Parquet file") from problem
+    lacking = [name for name in CLIENT_COLUMNS if name not in frame.columns]
+    if lacking:
+        raise _Broken(f"clients.parquet lacks the columns {', '.join(lacking)}")
+    return frame
+
+
+def _summary(content: Any) -> Summary:
+    name = "summary.json"
+    values = _table(content, name)
+    lacking = [key for key in ("method", "dataset", "setting", "seed") if values.get(key) is None]
+    if lacking:
+        raise _Broken(f"summary.json lacks {', '.join(lacking)}")
+    ledger = _table(values.get("ledger") or {}, "summary.json ledger")
+    per_round = values.get("accuracy_per_round") or []
+    return Summary(
+        method=str(values["method"]),
+        label=str(values.get("label") or values["method"]),
+        dataset=str(values["dataset"]),
+        setting=str(values["setting"]),
+        scheme=str(values.get("scheme") or "plain"),
+        seed=_whole(values, "seed", name),
+        rounds=_whole(values, "rounds", name),
+        accuracy=_number(values, "accuracy", name),
+        accuracy_per_round=tuple(
+            _number({"accuracy_per_round": x}, "accuracy_per_round", name) for x in per_round
+        ),
+        ari=_number(values, "ari", name),
+        ari_final=_number(values, "ari_final", name),
+        dbi=_number(values, "dbi", name),
+        ch=_number(values, "ch", name),
+        k="" if values.get("k") is None else str(values["k"]),
+        bytes_up=_number(values, "bytes_up", name),
+        bytes_down=_number(values, "bytes_down", name),
+        seconds=_numbers(values, "seconds"),
+        wall_s=_number(values, "wall_s", name),
+        device=str(values.get("device") or ""),
+        ledger=Ledger(
+            up=_numbers(ledger, "up"),
+            down=_numbers(ledger, "down"),
+            server_seconds=_numbers(ledger, "server_seconds"),
+            client_seconds=_numbers(ledger, "client_seconds"),
+            tuning_runs=_whole(ledger, "tuning_runs", name),
+            oracle_knowledge=tuple(str(item) for item in ledger.get("oracle_knowledge") or ()),
+        ),
+        notes=tuple(str(item) for item in values.get("notes") or ()),
+    )
+
+
+def _table(content: Any, name: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise _Broken(f"{name} holds a {type(content).__name__}, expected an object")
+    return content
+
+
+def _number(values: Mapping[str, Any], key: str, name: str) -> float:
+    value = values.get(key)
+    if value is None:
+        return NAN
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _Broken(f"{name}: {key} is {value!r}, expected a number")
+    return float(value)
+
+
+def _whole(values: Mapping[str, Any], key: str, name: str) -> int:
+    value = values.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _Broken(f"{name}: {key} is {value!r}, expected a whole number")
+    return value
+
+
+def _wholes(values: Mapping[str, Any], key: str, name: str) -> tuple[int, ...]:
+    value = values.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        raise _Broken(f"{name}: {key} is not a list of whole numbers")
+    return tuple(value)
+
+
+def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
+    table = _table(values.get(key) or {}, f"summary.json {key}")
+    return {str(part): _number(table, part, f"summary.json {key}") for part in table}

@@ -1,0 +1,292 @@
+"""The tables of a report: quality and cost of every configuration, the ledger of one run.
+
+One row is one configuration: its seeds are averaged, mean ± standard deviation with n - 1 in the denominator.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flameche.report.formats import ABSENT, Cell, Column, Table, human_bytes, human_seconds, three_digits
+from flameche.report.runs import Run, Summary
+
+
+@dataclass(frozen=True)
+class Series:
+    """The finished runs of one configuration, one per seed, and a name that tells it from its neighbours."""
+
+    runs: tuple[Run, ...]
+    name: str
+
+    @property
+    def first(self) -> Summary:
+        """What all seeds share: method, label, dataset, setting, scheme."""
+        return summary_of(self.runs[0])
+
+    def values(self, pick: Callable[[Summary], float]) -> list[float]:
+        """One number per seed."""
+        return [pick(summary_of(run)) for run in self.runs]
+
+
+# The order in which methods are listed: the paper's own first, its two bounds, then by name.
+_ORDER = {"flameche": 0, "oracle": 1, "fedavg": 2}
+
+
+def summary_of(run: Run) -> Summary:
+    """The summary of a finished run."""
+    if run.summary is None:
+        raise ValueError(f"{run.place} is {run.status}")
+    return run.summary
+
+
+def settings(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """The (dataset, setting) pairs of the finished runs, sorted."""
+    return sorted({(run.summary.dataset, run.summary.setting) for run in runs if run.summary})
+
+
+def group_series(runs: Iterable[Run]) -> list[Series]:
+    """Gather finished runs by configuration, sorted by dataset, setting, method and scheme.
+
+    Two configurations of the same method and scheme are never averaged: their names tell what differs.
+    """
+    by_key: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if s := run.summary:
+            order = (_ORDER.get(s.method, 3), s.label)
+            key = (s.dataset, s.setting, order, s.method, s.scheme, run.experiment)
+            by_key.setdefault(key, []).append(run)
+    rivals: dict[tuple[Any, ...], list[list[Run]]] = {}
+    for key in sorted(by_key):
+        seeds = sorted(by_key[key], key=lambda run: summary_of(run).seed)
+        rivals.setdefault(key[:5], []).append(seeds)
+    series = []
+    for same in rivals.values():
+        names = _distinct([seeds[0] for seeds in same])
+        series += [Series(tuple(seeds), name) for seeds, name in zip(same, names, strict=True)]
+    return series
+
+
+def summary_table(runs: Iterable[Run]) -> Table:
+    """Quality and cost of every configuration; the best accuracy of each setting, Oracle aside, is bold.
+
+    Dataset and setting have columns of their own when the runs hold more than one pair.
+    """
+    series = group_series(runs)
+    pairs = {(s.first.dataset, s.first.setting) for s in series}
+    best = {pair: _best([s for s in series if (s.first.dataset, s.first.setting) == pair]) for pair in pairs}
+    rows = []
+    for s in series:
+        winner = _mean_text(s.values(_percent), 2) == best[s.first.dataset, s.first.setting]
+        rows.append(
+            (
+                *_where(s, pairs),
+                Cell(s.name),
+                Cell(s.first.scheme),
+                Cell(str(len(s.runs)), len(s.runs)),
+                mean_cell(s.values(lambda x: x.ari), 2),
+                mean_cell(s.values(lambda x: x.ari_final), 2),
+                mean_cell(s.values(_percent), 2, bold=winner and s.first.method != "oracle"),
+                mean_cell(s.values(lambda x: x.dbi), 2),
+                mean_cell(s.values(lambda x: x.ch), 1),
+                mean_cell(s.values(lambda x: x.bytes_up / 1e6), None, spread=False),
+                mean_cell(s.values(lambda x: x.bytes_down / 1e6), None, spread=False),
+                mean_cell(s.values(_wall), None, spread=False),
+            )
+        )
+    columns = (
+        *_where_columns(pairs),
+        Column("Method", "method"),
+        Column("Scheme", "scheme"),
+        Column("Seeds", "seeds", numeric=True),
+        Column("ARI, stored", "ari", numeric=True, spread=True),
+        Column("ARI, final E-step", "ari_final", numeric=True, spread=True),
+        Column("Accuracy, %", "accuracy_percent", numeric=True, spread=True),
+        Column("DBI", "dbi", numeric=True, spread=True),
+        Column("CH", "ch", numeric=True, spread=True),
+        Column("MB up", "mb_up", numeric=True),
+        Column("MB down", "mb_down", numeric=True),
+        Column("Seconds", "seconds", numeric=True),
+    )
+    return Table(columns, tuple(rows))
+
+
+def cost_table(runs: Iterable[Run]) -> Table:
+    """What each method asks for: bytes by purpose, seconds on both sides, tuning, oracle knowledge."""
+    series = group_series(runs)
+    pairs = {(s.first.dataset, s.first.setting) for s in series}
+    rows = []
+    for s in series:
+        known = sorted({item for run in s.runs for item in summary_of(run).ledger.oracle_knowledge})
+        tuning = max(summary_of(run).ledger.tuning_runs for run in s.runs)
+        rows.append(
+            (
+                *_where(s, pairs),
+                Cell(s.name),
+                Cell(s.first.scheme),
+                mean_cell(s.values(lambda x: _part(x.ledger.up, "model") / 1e6), None, spread=False),
+                mean_cell(s.values(lambda x: _rest(x.ledger.up, "model") / 1e6), None, spread=False),
+                mean_cell(s.values(lambda x: _part(x.ledger.down, "model") / 1e6), None, spread=False),
+                mean_cell(s.values(lambda x: _rest(x.ledger.down, "model") / 1e6), None, spread=False),
+                mean_cell(s.values(lambda x: _total(x.ledger.server_seconds)), None, spread=False),
+                mean_cell(s.values(lambda x: _total(x.ledger.client_seconds)), None, spread=False),
+                Cell(str(tuning), tuning),
+                Cell(", ".join(known) or "none"),
+            )
+        )
+    columns = (
+        *_where_columns(pairs),
+        Column("Method", "method"),
+        Column("Scheme", "scheme"),
+        Column("MB up, models", "mb_up_models", numeric=True),
+        Column("MB up, clustering", "mb_up_clustering", numeric=True),
+        Column("MB down, models", "mb_down_models", numeric=True),
+        Column("MB down, clustering", "mb_down_clustering", numeric=True),
+        Column("Server seconds", "server_seconds", numeric=True),
+        Column("Client seconds", "client_seconds", numeric=True),
+        Column("Tuning runs", "tuning_runs", numeric=True),
+        Column("Knows from an oracle", "oracle_knowledge"),
+    )
+    return Table(columns, tuple(rows))
+
+
+def bytes_table(summary: Summary, clients: int) -> Table:
+    """One run's bytes by direction and kind, in total and per client."""
+    rows: list[tuple[Cell, ...]] = []
+    for direction, kinds, stated in (
+        ("up", summary.ledger.up, summary.bytes_up),
+        ("down", summary.ledger.down, summary.bytes_down),
+    ):
+        rows += [_amount(direction, kind, amount, clients, human_bytes) for kind, amount in kinds.items()]
+        total = math.fsum(kinds.values()) if kinds else stated
+        rows.append(_amount(direction, "total", total, clients, human_bytes, bold=True))
+    return Table(_amount_columns("Direction", "Kind", "bytes"), tuple(rows), "Bytes sent")
+
+
+def seconds_table(summary: Summary, clients: int) -> Table:
+    """One run's seconds by side and part, in total and per client."""
+    rows: list[tuple[Cell, ...]] = []
+    ledger = summary.ledger
+    for side, parts in (
+        ("clients", ledger.client_seconds),
+        ("server", ledger.server_seconds),
+        ("whole run", summary.seconds),
+    ):
+        share = clients if side == "clients" else 0
+        rows += [_amount(side, part, amount, share, human_seconds) for part, amount in parts.items()]
+        if parts:
+            rows.append(_amount(side, "total", math.fsum(parts.values()), share, human_seconds, bold=True))
+    if not math.isnan(summary.wall_s):
+        rows.append(_amount("whole run", "wall clock", summary.wall_s, 0, human_seconds, bold=True))
+    return Table(_amount_columns("Side", "Part", "seconds"), tuple(rows), "Time spent")
+
+
+def mean_cell(
+    values: Sequence[float], digits: int | None, *, spread: bool = True, bold: bool = False
+) -> Cell:
+    """Mean ± sd (n - 1) over the seeds that have the value; says so when some do not.
+
+    `digits` after the point; None means two, or three significant ones below 1.
+    """
+    present = [value for value in values if not math.isnan(value)]
+    if not present:
+        return Cell(ABSENT)
+    mean = math.fsum(present) / len(present)
+    sd = None
+    if len(present) > 1:
+        sd = math.sqrt(math.fsum((value - mean) ** 2 for value in present) / (len(present) - 1))
+    text = _decimals(mean, digits)
+    if spread and sd is not None:
+        text += f" ± {_decimals(sd, digits)}"
+    if len(present) < len(values):
+        text += f" ({len(present)} of {len(values)} seeds)"
+    return Cell(text, mean, sd if spread else None, bold)
+
+
+def _amount(
+    side: str, kind: str, amount: float, clients: int, unit: Callable[[float], str], *, bold: bool = False
+) -> tuple[Cell, ...]:
+    share = Cell(unit(amount / clients), amount / clients, bold=bold) if clients else Cell(ABSENT)
+    return Cell(side), Cell(kind, bold=bold), Cell(unit(amount), amount, bold=bold), share
+
+
+def _amount_columns(side: str, kind: str, unit: str) -> tuple[Column, ...]:
+    return (
+        Column(side, side.lower()),
+        Column(kind, kind.lower()),
+        Column("Total", unit, numeric=True),
+        Column("Per client", f"{unit}_per_client", numeric=True),
+    )
+
+
+def _decimals(value: float, digits: int | None) -> str:
+    if digits is None:
+        return three_digits(value) if 0 < abs(value) < 0.995 else f"{value:.2f}"
+    return f"{value:.{digits}f}"
+
+
+def _percent(summary: Summary) -> float:
+    return 100 * summary.accuracy
+
+
+def _wall(summary: Summary) -> float:
+    return _total(summary.seconds) if math.isnan(summary.wall_s) else summary.wall_s
+
+
+def _total(parts: Mapping[str, float]) -> float:
+    return math.fsum(parts.values()) if parts else math.nan
+
+
+def _part(parts: Mapping[str, float], name: str) -> float:
+    return parts.get(name, 0.0) if parts else math.nan
+
+
+def _rest(parts: Mapping[str, float], name: str) -> float:
+    return math.fsum([amount for kind, amount in parts.items() if kind != name]) if parts else math.nan
+
+
+def _best(series: Iterable[Series]) -> str:
+    means = [_mean_text(s.values(_percent), 2) for s in series if s.first.method != "oracle"]
+    return max((text for text in means if text != ABSENT), key=float, default="")
+
+
+def _mean_text(values: Sequence[float], digits: int) -> str:
+    """The mean as printed, so that a tie on paper is a tie in bold."""
+    cell = mean_cell(values, digits)
+    return ABSENT if cell.value is None else f"{cell.value:.{digits}f}"
+
+
+def _where(series: Series, pairs: set[tuple[str, str]]) -> tuple[Cell, ...]:
+    return (Cell(series.first.dataset), Cell(series.first.setting)) if len(pairs) > 1 else ()
+
+
+def _where_columns(pairs: set[tuple[str, str]]) -> tuple[Column, ...]:
+    return (Column("Dataset", "dataset"), Column("Setting", "setting")) if len(pairs) > 1 else ()
+
+
+def _distinct(runs: Sequence[Run]) -> list[str]:
+    """Labels, with the config values that differ when one label stands for several configurations."""
+    labels = [summary_of(run).label for run in runs]
+    if len(runs) == 1:
+        return labels
+    flat = [dict(_flatten(run.config)) for run in runs]
+    keys = [
+        key
+        for key in sorted({key for config in flat for key in config})
+        if key not in ("name", "seeds") and len({config.get(key) for config in flat}) > 1
+    ]
+    names = []
+    for run, label, config in zip(runs, labels, flat, strict=True):
+        differs = [f"{key}={config[key]}" for key in keys if key in config]
+        names.append(f"{label} ({', '.join(differs[:3]) or run.experiment})")
+    if len(set(names)) < len(names):
+        return [f"{label} ({run.experiment})" for run, label in zip(runs, labels, strict=True)]
+    return names
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
