@@ -1,0 +1,5 @@
+"""`python -m flameche`: the command line."""
+
+from flameche.cli import main
+
+main()

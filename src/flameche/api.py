@@ -1,0 +1,31 @@
+"""The functions behind `import flameche`: describe, cluster, run, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flameche.experiments.config import Experiment, load_experiment, parse_experiment
+from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.report import write_report
+from flameche.training.device import choose_device
+
+__all__ = ["cluster", "experiment", "load_experiment", "run", "write_report"]
+
+
+def experiment(name: str = "experiment", **tables: Any) -> Experiment:
+    """Describe an experiment by the keys of its TOML file: rounds=20, data={"clients": 20}, ..."""
+    return parse_experiment({"name": name, **tables}, source="experiment")
+
+
+def cluster(experiment: Experiment, seed: int = 0, device: str = "auto") -> dict[str, Any]:
+    """Cluster an experiment's clients by their metadata, without training; return the summary."""
+    return cluster_experiment(experiment, seed, device=choose_device(device))
+
+
+def run(
+    experiment: Experiment, seed: int = 0, out: str | Path = "runs", device: str = "auto"
+) -> dict[str, Any]:
+    """Run an experiment to its end, from its last checkpoint if it has one; return the summary."""
+    summary, _ = run_experiment(experiment, seed, Path(out), device=choose_device(device))
+    return summary

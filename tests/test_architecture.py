@@ -1,0 +1,88 @@
+"""The import order, and who may know what."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import flameche
+
+ROOT = Path(flameche.__file__).parent
+ORDER = [
+    *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
+    *("simulation", "experiments", "report", "api", "cli", "__main__"),
+]
+# Neighbours that stand side by side: neither may know the other.
+STRANGERS = [("em", "crypto"), ("em", "metadata"), ("metadata", "crypto"), ("metadata", "models")]
+HOME = {
+    "torch": {"metadata", "models", "data", "training"},
+    "tenseal": {"crypto"},
+    "gmpy2": {"crypto"},
+    "cryptography": {"crypto"},
+    "flwr": {"flower"},
+    "ray": {"experiments"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pydantic": {"experiments"},
+    "pooch": {"data"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def package(file):
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative imports hide the order"
+            yield node.module
+            if node.module == "flameche":
+                yield from (f"flameche.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_left_never_imports_right(file):
+    here = package(file)
+    if here == "__init__":
+        return
+    for name in imports(file):
+        if name.startswith("flameche."):
+            there = name.split(".")[1]
+            assert ORDER.index(there) <= ORDER.index(here), f"{here} must not import {there}"
+            assert (here, there) not in STRANGERS and (there, here) not in STRANGERS, f"{here} and {there}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_library_is_imported_only_where_it_belongs(file):
+    for name in imports(file):
+        home = HOME.get(name.split(".")[0])
+        assert home is None or package(file) in home, f"{package(file)} must not import {name}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_every_file_opens_with_the_one_job_it_has(file):
+    text = ast.get_docstring(ast.parse(file.read_text()))
+    assert text, "no docstring"
+    assert text.splitlines()[0].endswith((".", ":")) or "." in text.splitlines()[0]
+
+
+def test_files_stay_small():
+    long = {f.name: n for f in FILES if (n := len(f.read_text().splitlines())) > 320}
+    assert not long, f"two jobs in one file? {long}"
+
+
+def test_every_package_is_in_the_order():
+    assert {package(f) for f in FILES} - {"__init__"} <= set(ORDER)
+
+
+def test_the_server_side_of_the_protocol_never_names_a_key():
+    text = (ROOT / "protocol" / "server.py").read_text()
+    names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert not {"client_key", "ClientKey", "Scheme", "open", "seal"} & names

@@ -1,0 +1,178 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flameche import cli
+
+TOML = """
+rounds = 3
+participation = 0.5
+[data]
+clients = 8
+per_label = 6
+heterogeneity = "csf"
+label_skew = false
+[training]
+epochs = 1
+batch = 32
+threads = 1
+[method]
+kind = "flameche"
+tau = 2
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text(TOML)
+    return file
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Run the command line in a folder of its own; return exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["flameche", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def refused(answer, *said):
+    code, out, err = answer
+    assert code == 2 and out == ""
+    assert err.count("\n") == 1 and "Traceback" not in err
+    for words in said:
+        assert words in err
+
+
+def test_run_prints_one_json_document_and_nothing_else(call, experiment):
+    code, out, _ = call("run", experiment, "--device", "cpu", "--json", "--out", "r")
+    summary = json.loads(out)
+    assert code == 0 and summary["method"] == "flameche" and summary["rounds"] == 3
+
+
+def test_several_seeds_are_a_list_and_one_can_be_picked(call, experiment):
+    _, out, _ = call("cluster", experiment, "--set", "seeds=[0,1]", "--json")
+    assert [s["seed"] for s in json.loads(out)] == [0, 1]
+    _, out, _ = call("cluster", experiment, "--set", "seeds=[0,1]", "--seed", 7, "--json")
+    assert json.loads(out)["seed"] == 7
+
+
+def test_run_then_report(call, experiment, tmp_path):
+    for kind in ("flameche", "fedavg", "oracle"):
+        code, out, _ = call("run", experiment, "--set", f"method.kind={kind}", "--device", "cpu")
+        assert code == 0 and kind in out.lower()
+    code, out, _ = call("report", "runs", "--out", "page")
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert code == 0 and out.strip() == "page/report.html"
+    assert all(name in page for name in ("FLAMECHE", "FedAvg", "Oracle"))
+
+
+def test_lists(call):
+    for command, word in (("methods", "flameche"), ("datasets", "digits")):
+        code, out, _ = call(command)
+        assert code == 0 and word in out
+        code, out, _ = call(command, "--json")
+        assert any(word in row.values() for row in json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.epoch=3", "training.epochs"),
+        ("method.clusters=8", "must be below data.clients"),
+        ("participation=0", "participation"),
+        ("participation=1.5", "participation"),
+        ("data.per_label=60", "data.per_label"),
+        ("model.kind=lenet5", "at least 12 pixels"),
+        ("model.kind=resnet", "resnet18"),
+        ("data.path=nowhere.npz", "nowhere.npz"),
+        ("method.kind=ifac", "method.kind"),
+        ("rounds", "rounds"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(call, experiment, override, said):
+    refused(call("run", experiment, "--set", override), said)
+
+
+def test_bad_files_are_one_line_and_exit_code_2(call, experiment, tmp_path):
+    refused(call("run", "nowhere.toml"), "nowhere.toml", "no such file")
+    (tmp_path / "broken.toml").write_text("rounds = ")
+    refused(call("run", "broken.toml"), "broken.toml", "line 1")
+    refused(call("report", "nowhere"), "nowhere")
+    (tmp_path / "file").write_text("")
+    refused(call("run", experiment, "--out", "file"), "cannot be written")
+    refused(call("run", experiment, "--device", "tpu"), "expected auto, cpu or cuda")
+
+
+def test_bad_data_are_one_line_and_exit_code_2(call, experiment, tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.random((60, 8, 8)).astype(np.float32)
+    labels = np.repeat(np.arange(3), 20)
+    good = {
+        f"{s}_{k}": v for s in ("train", "val", "test") for k, v in (("images", images), ("labels", labels))
+    }
+    words = ("--set", "data.path=own.npz", "--set", "data.per_label=2", "--set", "data.clients=8")
+    np.savez(tmp_path / "own.npz", **good)
+    assert call("cluster", experiment, *words)[0] == 0
+    spoilt = images.copy()
+    spoilt[3, 4, 4] = np.nan
+    np.savez(tmp_path / "own.npz", **{**good, "train_images": spoilt})
+    refused(call("cluster", experiment, *words), "NaN")
+    np.savez(tmp_path / "own.npz", **{**good, "train_labels": labels - 1})
+    refused(call("cluster", experiment, *words), "labels")
+    (tmp_path / "own.npz").write_bytes((tmp_path / "own.npz").read_bytes()[:300])
+    refused(call("cluster", experiment, *words), "own.npz")
+
+
+def test_a_failed_command_loses_nothing_that_was_written(call, experiment, tmp_path):
+    call("run", experiment, "--device", "cpu")
+    before = {f: f.read_bytes() for f in (tmp_path / "runs").rglob("*") if f.is_file()}
+    refused(call("run", experiment, "--set", "data.per_label=60"))
+    refused(call("run", experiment, "--set", "nonsense=1"))
+    after = {f: f.read_bytes() for f in (tmp_path / "runs").rglob("*") if f.is_file()}
+    assert {f: data for f, data in after.items() if f in before} == before
+
+
+def test_a_bug_is_one_line_and_exit_code_1_and_debug_shows_it(call, experiment, monkeypatch):
+    from flameche.experiments import run as module
+
+    def broken(*_args, **_kwargs):
+        raise RuntimeError("boom\nsecond line")
+
+    monkeypatch.setattr(module, "build", broken)
+    code, _, err = call("cluster", experiment)
+    assert code == 1 and err.count("\n") == 1 and "boom" in err and "--debug" in err
+    with pytest.raises(RuntimeError, match="boom"):
+        call("--debug", "cluster", experiment)
+
+
+def test_help_lists_the_commands():
+    answer = subprocess.run(
+        [sys.executable, "-m", "flameche", "--help"], capture_output=True, text=True, check=True
+    )
+    for command in ("demo", "run", "cluster", "report", "methods", "datasets"):
+        assert command in answer.stdout
+
+
+def test_importing_flameche_brings_neither_torch_nor_any_optional_package():
+    code = (
+        "import sys, flameche\n"
+        "heavy = {'torch', 'tenseal', 'gmpy2', 'cryptography', 'pooch', 'flwr', 'ray', 'pandas'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
