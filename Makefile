@@ -21,8 +21,8 @@ demo: $(STAMP)
 check: $(STAMP) lint types
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests experiments examples
+	$(BIN)/ruff format --check src tests experiments examples
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -7,7 +7,7 @@ from typing import Any
 
 from flameche.experiments.config import Experiment, load_experiment, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
-from flameche.report import write_report
+from flameche.report import write_report as write_report_to
 from flameche.training.device import choose_device
 
 __all__ = ["cluster", "experiment", "load_experiment", "run", "write_report"]
@@ -29,3 +29,8 @@ def run(
     """Run an experiment to its end, from its last checkpoint if it has one; return the summary."""
     summary, _ = run_experiment(experiment, seed, Path(out), device=choose_device(device))
     return summary
+
+
+def write_report(runs: str | Path, out: str | Path) -> Path:
+    """Draw a folder of runs into out/report.html, with tables and figures beside it; return the page."""
+    return write_report_to(Path(runs), Path(out))

@@ -36,9 +36,18 @@ class Setup:
 
 
 def build(
-    experiment: Experiment, seed: int, *, device: str, training: bool = True, progress: Progress | None = None
+    experiment: Experiment,
+    seed: int,
+    *,
+    device: str,
+    training: bool = True,
+    metadata: Metadata | None = None,
+    progress: Progress | None = None,
 ) -> Setup:
-    """Build a run of an experiment; without training, only its clustering half."""
+    """Build a run of an experiment; without training, only its clustering half.
+
+    Metadata that are known already (same data, extractor and seed) may be given.
+    """
     federation, notes = load_federation(experiment, seed)
     ledger = Ledger(federation.clients)
     world = World(
@@ -53,6 +62,7 @@ def build(
         extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
         group=federation.group,
         weighting=experiment.training.weighting,
+        known_metadata=metadata,
     )
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     method: Method = METHODS[experiment.method.kind](world, **options)

@@ -33,20 +33,20 @@ class World:
     extract: Callable[[], Metadata]
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
-    _metadata: Metadata | None = field(default=None, repr=False)
+    known_metadata: Metadata | None = field(default=None, repr=False)
 
     @property
     def metadata(self) -> Metadata:
         """Give all clients' metadata; extracted when first asked for, once."""
-        if self._metadata is None:
+        if self.known_metadata is None:
             with self.ledger.clock("client", "extraction"):
-                self._metadata = self.extract()
-        return self._metadata
+                self.known_metadata = self.extract()
+        return self.known_metadata
 
     @property
     def has_metadata(self) -> bool:
         """Tell whether metadata were asked for."""
-        return self._metadata is not None
+        return self.known_metadata is not None
 
     def truth(self, why: str) -> Ints:
         """Give the true groups [C]; the ledger remembers that it was asked for."""
