@@ -35,7 +35,7 @@ RULES = {
     "no reclustering": ["method.tau=0"],
     "tau = 30": ["method.tau=30"],
     "m_step = participants": ["method.m_step=participants"],
-    "holdout = 0": ["data.holdout=0"],
+    "samples = train": ["metadata.samples=train"],
 }
 # The paper's FLAMECHE rows: ARI per setting (its three per-setting tables), DBI at tau = 10 (its
 # reclustering table; only these sets).
@@ -58,9 +58,9 @@ HEAD = """\
 Made by `python experiments/clustering_table.py run` and `... table` from `clustering.jsonl`: 100 clients, 4
 groups, 100 rounds, participation 20%, no training. Mean ± standard deviation (ddof = 1) over the seeds;
 data, extractor and schedule all come from the seed. LeNet-5's features on MNIST and Fashion-MNIST,
-ResNet-18's elsewhere. A client's metadata come from its training part (70% of 50 samples per label,
-`data.holdout = 0.3`). `mednist28` stands in for TissueMNIST, which was not to be had: the paper's values
-beside it are TissueMNIST's. PathMNIST's training part is cut to the first 5,000 images of each class.
+ResNet-18's elsewhere. A client's metadata summarise all its samples, 50 per label. `mednist28` stands in
+for TissueMNIST, which was not to be had: the paper's values beside it are TissueMNIST's. PathMNIST's
+training part is cut to the first 5,000 images of each class.
 
 | data | setting | seeds | ARI stored | ARI final E-step | at 1.00 | paper's ARI | DBI | paper's DBI | CH |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -70,7 +70,7 @@ RULES_HEAD = """
 ARI after the final E-step, over the three settings. *default*: a cluster is empty when no participant is in
 it, theta^(0) from a random partition, tau = 10, no reclustering in the last round. *literal*: the printed
 algorithm, with random vectors, emptiness over all seen clients, reclustering in the last round too (its
-stored ARI in brackets). *holdout = 0*: metadata from all 50 samples per label.
+stored ARI in brackets). *samples = train*: metadata from the 70% of its samples that a client trains on.
 """
 
 
@@ -88,7 +88,7 @@ def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: 
                         continue
                     words = [f"data.heterogeneity={setting}", *changes]
                     experiment = load_experiment(HERE / f"{name}.toml", words)
-                    own = "data.holdout=0" in changes
+                    own = "metadata.samples=train" in changes
                     try:
                         setup = build(
                             experiment, seed, device=device, training=False, metadata=None if own else shared

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flameche.data import Dataset, Federation, build_federation, load_dataset
+from flameche.data import Dataset, Federation, Samples, build_federation, load_dataset
 from flameche.errors import DataError
 
 Make = Callable[..., Dataset]
@@ -220,7 +220,7 @@ def test_pool_scoring_has_one_set_per_group_and_own_scoring_one_disjoint_slice_p
     assert sorted(n for part in slices for n in part) == sorted(numbers(data.test_x))
     truth = dict(zip(numbers(data.test_x), data.test_y.tolist(), strict=True))
     swapped = [(truth[n], int(y)) for n, y in zip(slices[0], own.test.of(0)[1], strict=True)]
-    assert {pair for pair in swapped if pair[0] != pair[1]} == {(1, 7), (7, 1)}
+    assert {pair for pair in swapped if pair[0] != pair[1]} == {(0, 2), (2, 0)}
 
 
 def test_own_scoring_needs_a_test_sample_per_client(numbered: Make) -> None:
@@ -292,3 +292,11 @@ def test_samples_refuse_a_set_that_is_not_there(numbered: Make) -> None:
     federation = build_federation(numbered(), seed=0, clients=4, per_label=5)
     with pytest.raises(IndexError):
         federation.train.of(-1)
+
+
+def test_joining_puts_each_clients_sets_side_by_side():
+    first = Samples(np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1), np.arange(5), np.array([0, 2, 5]))
+    second = Samples(np.array([9, 8], np.uint8).reshape(2, 1, 1, 1), np.array([9, 8]), np.array([0, 1, 2]))
+    both = first.joined(second)
+    assert both.y.tolist() == [0, 1, 9, 2, 3, 4, 8] and both.offsets.tolist() == [0, 3, 7]
+    assert both.x.ravel().tolist() == both.y.tolist()

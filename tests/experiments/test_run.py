@@ -136,3 +136,13 @@ def test_scores_are_taken_as_often_as_asked(tmp_path):
     summary, _ = run_experiment(experiment, 0, tmp_path)
     known = [i for i, value in enumerate(summary["accuracy_per_round"], 1) if value is not None]
     assert known == [4, 6]  # the last round always
+
+
+def test_metadata_summarise_all_samples_or_those_trained_on():
+    def phi(holdout, samples):
+        data = {**SMALL["data"], "per_label": 10, "holdout": holdout}
+        experiment = parse_experiment({**SMALL, "data": data, "metadata": {"samples": samples}})
+        return build(experiment, 0, device="cpu", training=False).world.metadata.phi
+
+    assert np.allclose(phi(0.3, "all"), phi(0.0, "train"), atol=1e-5)
+    assert not np.allclose(phi(0.3, "train"), phi(0.0, "train"), atol=1e-3)

@@ -84,10 +84,12 @@ def load_federation(experiment: Experiment, seed: int) -> tuple[Federation, list
 def extract_metadata(
     experiment: Experiment, federation: Federation, seed: int, device: str, progress: Progress | None = None
 ) -> Metadata:
-    """Summarise each client's training samples as the config says."""
-    train, kind = federation.train, experiment.metadata.kind
-    components = experiment.metadata.components
-    samples = ClientSamples(train.x, train.y, train.offsets, federation.classes)
+    """Summarise each client's samples as the config says."""
+    kind, components = experiment.metadata.kind, experiment.metadata.components
+    own = federation.train
+    if experiment.metadata.samples == "all" and len(federation.holdout.y):
+        own = own.joined(federation.holdout)
+    samples = ClientSamples(own.x, own.y, own.offsets, federation.classes)
     if kind in ("random-gaussian", "random-uniform"):
         shared = seed if experiment.metadata.seed is None else experiment.metadata.seed
         features = FeatureExtractor(
@@ -104,7 +106,7 @@ def extract_metadata(
             nonlocal done
             done += count
             if progress:
-                progress("metadata", done, len(train.y))
+                progress("metadata", done, len(own.y))
 
         batch = GPU_BATCH if device == "cuda" else extractors.BATCH
         return extractors.class_means(samples, features, batch=batch, progress=advance)

@@ -24,6 +24,8 @@ from flameche.experiments.wording import first_of, toml_literal, wrong_value
 
 __all__ = ["Experiment", "config_hash", "load_experiment", "parse_experiment", "to_toml"]
 
+HASH_FORMAT = 1
+
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file; its name is the file's stem unless it says otherwise."""
@@ -71,9 +73,16 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def config_hash(experiment: Experiment) -> str:
-    """12 hex digits over all that determines one run's result: not the name, the seeds, or the threads."""
-    dump = experiment.model_dump(mode="json", exclude={"name": True, "seeds": True, "training": {"threads"}})
-    canonical = json.dumps(dump, sort_keys=True, separators=(",", ":"))
+    """12 hex digits over all that determines one run's result: not the name, the seeds, or the threads.
+
+    Defaults are left out, so that a key added later changes no hash; a default that is changed needs
+    another HASH_FORMAT.
+    """
+    without = {"name": True, "seeds": True, "training": {"threads"}}
+    dump = experiment.model_dump(mode="json", exclude=without, exclude_defaults=True)
+    for section in ("metadata", "method", "model", "scheme"):
+        dump[section] = {**dump.get(section, {}), "kind": getattr(experiment, section).kind}
+    canonical = json.dumps({"format": HASH_FORMAT, **dump}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 

@@ -160,7 +160,11 @@ class TrainingConfig(Table):
 
 
 class MetadataConfig(Table):
-    """What clients are clustered by; `seed` is the shared extractor's, None takes the run's."""
+    """What clients are clustered by.
+
+    `seed` is the shared extractor's, None takes the run's. `samples`: a client summarises all it holds, or
+    only what it trains on; "all" is the paper's local dataset, and fits its DBI.
+    """
 
     kind: Literal[
         "random-gaussian",
@@ -171,6 +175,7 @@ class MetadataConfig(Table):
         "subspace",
         "label-counts",
     ] = "random-gaussian"
+    samples: Literal["all", "train"] = "all"
     components: Count = 5
     seed: Seed | None = None
 
