@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 SETS = ["mnist", "fashion-mnist", "cifar10", "pathmnist", "mednist28"]
 SETTINGS = ["csl", "fds", "csf"]
+NO_SKEW = "label_skew = false"  # csf only
 RULES = {
     "default": [],
     "empty = seen": ["method.empty=seen"],
@@ -36,6 +37,7 @@ RULES = {
     "tau = 30": ["method.tau=30"],
     "m_step = participants": ["method.m_step=participants"],
     "samples = train": ["metadata.samples=train"],
+    NO_SKEW: ["data.label_skew=false"],
 }
 # The paper's FLAMECHE rows: ARI per setting (its three per-setting tables), DBI at tau = 10 (its
 # reclustering table; only these sets).
@@ -73,6 +75,18 @@ algorithm, with random vectors, emptiness over all seen clients, reclustering in
 stored ARI in brackets). *samples = train*: metadata from the 70% of its samples that a client trains on.
 """
 
+SKEW_HEAD = """
+## Where it differs from the paper
+
+Under `csf` on CIFAR-10 and PathMNIST the paper's ARI is not reached. The label skew is the cause: without it,
+every group is found. A skewed client holds as few as 2 of 50 samples of a class, so the mean of that class is
+mostly noise, and Algorithm 1 gives it the weight of any other. The paper's own DBI under `csf` agrees with
+data *without* label skew, which its 4 groups x 5 distributions do not have; which skew its metadata saw
+remains open.
+
+| data | ARI, csf | ARI, csf without skew | paper's ARI | DBI, csf | DBI, without skew | paper's DBI | seeds |
+|---|---|---|---|---|---|---|---|"""
+
 
 def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: Path) -> None:
     """Cluster everything that is not in `out` yet."""
@@ -84,11 +98,11 @@ def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: 
             for seed in range(seeds):
                 shared = None
                 for rule, changes in RULES.items():
-                    if (name, setting, rule, seed) in done:
+                    if (name, setting, rule, seed) in done or (rule == NO_SKEW and setting != "csf"):
                         continue
                     words = [f"data.heterogeneity={setting}", *changes]
                     experiment = load_experiment(HERE / f"{name}.toml", words)
-                    own = "metadata.samples=train" in changes
+                    own = rule in (NO_SKEW, "samples = train")  # other data, other metadata
                     try:
                         setup = build(
                             experiment, seed, device=device, training=False, metadata=None if own else shared
@@ -156,22 +170,30 @@ def table(source: Path) -> str:
                 f"| {spread([r['ari_final'] for r in rows])} | {perfect} | {PAPER_ARI[name][i]} "
                 f"| {spread([r['dbi'] for r in rows])} | {dbi} | {np.mean([r['ch'] for r in rows]):.0f} |"
             )
-    lines += [RULES_HEAD, "| data | " + " | ".join(RULES) + " |", "|---" * (len(RULES) + 1) + "|"]
+    compared = [rule for rule in RULES if rule != NO_SKEW]
+    lines += [RULES_HEAD, "| data | " + " | ".join(compared) + " |", "|---" * (len(compared) + 1) + "|"]
     for name in SETS:
         cells = []
-        for rule in RULES:
+        for rule in compared:
             rows = [r for setting in SETTINGS for r in of(name, setting, rule)]
             cell = spread([r["ari_final"] for r in rows])
             if rule == "literal" and rows:
                 cell += f" ({spread([r['ari'] for r in rows])})"
             cells.append(cell)
-        if any(cell != "–" for cell in cells):
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += [SKEW_HEAD]
+    for name in SETS:
+        skewed, even = of(name, "csf", "default"), of(name, "csf", NO_SKEW)
+        cells = [spread([r[key] for r in rows]) for key in ("ari_final", "dbi") for rows in (skewed, even)]
+        paper = (PAPER_ARI[name][2], PAPER_DBI.get(name, ("–",) * 3)[2])
+        lines.append(
+            f"| {name} | {cells[0]} | {cells[1]} | {paper[0]} | {cells[2]} | {cells[3]} | {paper[1]} | {len(even)} |"
+        )
     seconds = [r["clustering_s"] for r in records]
     lines += [
         "",
-        f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s, "
-        f"at most {max(seconds):.2f} s.",
+        f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s, with up to "
+        "nine other processes on the machine.",
         "",
     ]
     return "\n".join(lines)

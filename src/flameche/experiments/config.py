@@ -78,11 +78,12 @@ def config_hash(experiment: Experiment) -> str:
     Defaults are left out, so that a key added later changes no hash; a default that is changed needs
     another HASH_FORMAT.
     """
-    without = {"name": True, "seeds": True, "training": {"threads"}}
-    dump = experiment.model_dump(mode="json", exclude=without, exclude_defaults=True)
+    dump = experiment.model_dump(mode="json", exclude={"name", "seeds"}, exclude_defaults=True)
+    dump.get("training", {}).pop("threads", None)
     for section in ("metadata", "method", "model", "scheme"):
         dump[section] = {**dump.get(section, {}), "kind": getattr(experiment, section).kind}
-    canonical = json.dumps({"format": HASH_FORMAT, **dump}, sort_keys=True, separators=(",", ":"))
+    told = {key: value for key, value in dump.items() if value != {}}
+    canonical = json.dumps({"format": HASH_FORMAT, **told}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
