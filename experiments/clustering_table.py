@@ -186,14 +186,13 @@ def table(source: Path) -> str:
         skewed, even = of(name, "csf", "default"), of(name, "csf", NO_SKEW)
         cells = [spread([r[key] for r in rows]) for key in ("ari_final", "dbi") for rows in (skewed, even)]
         paper = (PAPER_ARI[name][2], PAPER_DBI.get(name, ("–",) * 3)[2])
-        lines.append(
-            f"| {name} | {cells[0]} | {cells[1]} | {paper[0]} | {cells[2]} | {cells[3]} | {paper[1]} | {len(even)} |"
-        )
+        row = [name, *cells[:2], paper[0], *cells[2:], paper[1], str(len(even))]
+        lines.append("| " + " | ".join(row) + " |")
     seconds = [r["clustering_s"] for r in records]
     lines += [
         "",
-        f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s, with up to "
-        "nine other processes on the machine.",
+        f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s "
+        "(up to eight other processes on the machine).",
         "",
     ]
     return "\n".join(lines)
