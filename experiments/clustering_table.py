@@ -10,7 +10,9 @@ are extracted once per set, setting and seed and shared by all rules.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from flameche.errors import DataError
 from flameche.experiments.build import build
-from flameche.experiments.config import load_experiment
+from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.run import summarise
 from flameche.experiments.store import without_nan
 from flameche.simulation.engine import simulate
@@ -39,6 +41,7 @@ RULES = {
     "samples = train": ["metadata.samples=train"],
     NO_SKEW: ["data.label_skew=false"],
 }
+KEPT = ("dataset", "seed", "ari", "ari_final", "dbi", "ch", "config_hash", "device")
 # The paper's FLAMECHE rows: ARI per setting (its three per-setting tables), DBI at tau = 10 (its
 # reclustering table; only these sets).
 PAPER_ARI = {
@@ -88,53 +91,36 @@ remains open.
 |---|---|---|---|---|---|---|---|"""
 
 
-def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: Path) -> None:
-    """Cluster everything that is not in `out` yet."""
+def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: Path) -> int:
+    """Cluster everything that is not in `out` yet; return how many sets could not be loaded."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = {(r["dataset"], r["setting"], r["rule"], r["seed"]) for r in read(out)}
+    done = {(r["config_hash"], r["seed"]) for r in read(out)}
     prepare_torch(device)
-    for name in datasets:
-        for setting in settings:
-            for seed in range(seeds):
-                shared = None
-                for rule, changes in RULES.items():
-                    if (name, setting, rule, seed) in done or (rule == NO_SKEW and setting != "csf"):
-                        continue
-                    words = [f"data.heterogeneity={setting}", *changes]
-                    experiment = load_experiment(HERE / f"{name}.toml", words)
-                    own = rule in (NO_SKEW, "samples = train")  # other data, other metadata
-                    try:
-                        setup = build(
-                            experiment, seed, device=device, training=False, metadata=None if own else shared
-                        )
-                    except DataError as problem:
-                        print(problem)
-                        return
-                    if not own:
-                        shared = setup.world.metadata
-                    start = time.perf_counter()
-                    result = simulate(setup.method, setup.world, experiment.participants)
-                    seconds = time.perf_counter() - start
-                    summary = without_nan(summarise(experiment, seed, setup, result, device))
-                    kept = (
-                        "dataset",
-                        "setting",
-                        "seed",
-                        "ari",
-                        "ari_final",
-                        "dbi",
-                        "ch",
-                        "config_hash",
-                        "device",
-                    )
-                    line = {
-                        **{key: summary[key] for key in kept},
-                        "rule": rule,
-                        "clustering_s": round(seconds, 3),
-                    }
-                    with out.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    print(name, setting, seed, rule, summary["ari"], summary["ari_final"], flush=True)
+    missing = set()
+    for name, setting, seed in itertools.product(datasets, settings, range(seeds)):
+        shared = None
+        for rule, changes in RULES.items():
+            experiment = load_experiment(HERE / f"{name}.toml", [f"data.heterogeneity={setting}", *changes])
+            if (config_hash(experiment), seed) in done or (rule == NO_SKEW and setting != "csf"):
+                continue
+            own = rule in (NO_SKEW, "samples = train")  # other data, other metadata
+            given = None if own else shared
+            try:
+                setup = build(experiment, seed, device=device, training=False, metadata=given)
+            except DataError as problem:
+                print(problem)
+                missing.add(name)
+                break
+            shared = shared if own else setup.world.metadata
+            start = time.perf_counter()
+            result = simulate(setup.method, setup.world, experiment.participants)
+            seconds = round(time.perf_counter() - start, 3)
+            summary = without_nan(summarise(experiment, seed, setup, result, device))
+            line = {"rule": rule, "clustering_s": seconds, **{key: summary[key] for key in KEPT}}
+            with out.open("a") as file:
+                file.write(json.dumps({**line, "setting": setting}) + "\n")
+            print(name, setting, seed, rule, summary["ari"], summary["ari_final"], flush=True)
+    return len(missing)
 
 
 def read(file: Path) -> list[dict]:
@@ -210,7 +196,8 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=RESULTS / "clustering.jsonl")
     options = parser.parse_args()
     if options.what == "run":
-        run(options.datasets, options.settings, options.seeds, choose_device(options.device), options.out)
+        device = choose_device(options.device)
+        sys.exit(run(options.datasets, options.settings, options.seeds, device, options.out))
     else:
         (RESULTS / "clustering.md").write_text(table(options.out))
         print(RESULTS / "clustering.md")

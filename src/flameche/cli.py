@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,7 +185,7 @@ def _run_all(
 
     where = choose_device(device)
     summaries = []
-    with _bar() as bar:
+    with _bar() as bar, _stoppable():
         for experiment, seed in jobs:
             label = f"{experiment.name} · {experiment.method.kind} · seed {seed}"
             task = bar.add_task(label, total=experiment.rounds)
@@ -201,6 +202,16 @@ def _run_all(
             bar.update(task, completed=experiment.rounds, description=f"{label}{_scores(summary)}")
             summaries.append(summary)
     return summaries
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Answer Ctrl-C with one line: what was played is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("flameche: stopped; the same command continues from the last checkpoint", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _scores(record: dict[str, Any]) -> str:
@@ -297,6 +308,3 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        print("flameche: stopped; the same command continues from the last checkpoint", file=sys.stderr)
-        raise SystemExit(130) from None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flameche.data import Dataset, available, download, load_dataset, sources
+from flameche.data.formats import read_npz
 from flameche.errors import DataError
 
 IDX = (sources.TRAIN_X, sources.TRAIN_Y, sources.TEST_X, sources.TEST_Y)
@@ -219,14 +220,21 @@ def test_the_cifar_archive_is_unpacked_and_removed(tmp_path: Path, monkeypatch: 
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [sources.CIFAR_BIN]
 
 
-def test_an_npz_that_is_not_the_published_one_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "pathmnist.npz"
-    npz_set(path, classes=9)
-    data = load_dataset("pathmnist", folder=tmp_path)
-    assert "not the published file" in data.note
-    assert hashlib.sha256(path.read_bytes()).hexdigest()[:12] in data.note
+def test_an_npz_that_is_neither_published_nor_known_is_refused(tmp_path: Path) -> None:
+    npz_set(tmp_path / "pathmnist.npz", classes=9)
+    with pytest.raises(DataError, match=r"another checksum.*data\.path"):
+        load_dataset("pathmnist", folder=tmp_path)
     info = next(i for i in available(tmp_path) if i.name == "pathmnist")
-    assert info.found and info.note == data.note and (info.train, info.test) == (18, 18)
+    assert info.found and "not the published file" in info.note and (info.train, info.test) == (18, 18)
+
+
+def test_a_known_copy_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    npz_set(tmp_path / "pathmnist.npz", classes=9)
+    (x, y), (test_x, test_y), _ = read_npz(tmp_path / "pathmnist.npz", "val")
+    digests = [hashlib.sha256(a.tobytes() + b.tobytes()).hexdigest() for a, b in ((x, y), (test_x, test_y))]
+    known = {digests[1]: "", digests[0]: "cut"}
+    monkeypatch.setitem(sources.SOURCES, "pathmnist", replace(sources.SOURCES["pathmnist"], known=known))
+    assert load_dataset("pathmnist", folder=tmp_path).note == "cut"
 
 
 def test_the_published_npz_needs_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

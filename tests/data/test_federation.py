@@ -300,3 +300,18 @@ def test_joining_puts_each_clients_sets_side_by_side():
     both = first.joined(second)
     assert both.y.tolist() == [0, 1, 9, 2, 3, 4, 8] and both.offsets.tolist() == [0, 3, 7]
     assert both.x.ravel().tolist() == both.y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ({"heterogeneity": "csf"}, "csf"),
+        ({"heterogeneity": "csf", "label_skew": False}, "csf-unskewed"),
+        ({"heterogeneity": "csl", "label_skew": True}, "csl-skewed"),
+        ({"heterogeneity": "csl", "missing_labels": 1}, "csl-missing1"),
+        ({"transforms": ["none", "invert"], "groups": 2}, "custom"),
+    ],
+)
+def test_the_setting_is_named_after_what_was_built(how, name):
+    digits = load_dataset("digits")
+    assert build_federation(digits, seed=0, clients=8, **{"per_label": 10, **how}).setting == name

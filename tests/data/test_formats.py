@@ -84,7 +84,7 @@ def test_npz_takes_val_as_its_test_pool_unless_told(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "mine.npz")
     data = load_npz(path)
     assert data.train_x.shape == (12, 3, 5, 4) and data.test_x.shape == (6, 3, 5, 4)
-    assert data.name == "mine" and data.classes == 3 and data.train_y.shape == (12,)
+    assert data.name == "own:mine" and data.classes == 3 and data.train_y.shape == (12,)
     assert len(load_npz(path, test_split="test").test_y) == 3
     assert len(load_npz(path, test_split="val").test_y) == 6
 

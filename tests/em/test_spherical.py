@@ -69,7 +69,13 @@ def test_an_empty_cluster_keeps_its_centroid():
     assert found.theta[:, 0, 0].tolist() == [3.0, 7.0] and found.mass[1, 0] == 5.0
 
 
-def test_a_class_that_no_member_has_carries_no_mass():
+def test_a_class_that_no_member_has_keeps_its_previous_value():
+    previous = Centroids(np.array([[[5.0], [7.0]]]), np.array([[2.0, 3.0]]))
+    found = m_step(statistics(np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]])), previous)
+    assert found.theta[0, :, 0].tolist() == [1.0, 7.0] and found.mass[0].tolist() == [1.0, 3.0]
+
+
+def test_a_class_that_nobody_ever_had_carries_no_mass():
     phi, weight = np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]])
     found = m_step(statistics(phi, weight), blank(1, 2, 1))
     assert found.mass[0].tolist() == [1.0, 0.0]

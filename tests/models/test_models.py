@@ -104,6 +104,44 @@ def test_the_extractors_batchnorm_is_the_identity():
     images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
     together, alone = extractor(images), extractor(images[:1])
     assert torch.allclose(together[:1], alone, rtol=1e-4, atol=1e-5)
+    norm, x = extractor.model.bn1, torch.randn(2, 64, 3, 3)
+    assert torch.allclose(norm(x), x, rtol=1e-4, atol=1e-5)
+
+
+def test_a_trained_models_batchnorm_is_reset_to_the_identity():
+    model = build_model("resnet18", (3, 32, 32), 10, 0)
+    model.train()(torch.randn(8, 3, 32, 32))  # moves the running statistics
+    x = torch.randn(2, 64, 3, 3)
+    assert not torch.allclose(model.eval().bn1(x), x, rtol=1e-2)
+    FeatureExtractor(model, (3, 32, 32), seed=0)
+    assert torch.allclose(model.bn1(x), x, rtol=1e-4, atol=1e-5)
+
+
+def raises(shape, classes):
+    raise KeyError("not\nto be had")
+
+
+def nothing(shape, classes):
+    return None
+
+
+def bare(shape, classes):
+    return nn.Flatten()
+
+
+def wrong_shape(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes + 1))
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [("raises", "KeyError"), ("nothing", "nn.Module"), ("bare", "parameters"), ("wrong_shape", "logits")],
+)
+def test_a_users_factory_that_fails_is_refused_in_one_line(factory, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "users_nets", sys.modules[__name__])
+    with pytest.raises(ConfigError, match=said) as caught:
+        build_model(f"users_nets:{factory}", (1, 8, 8), 10, seed=0)
+    assert "\n" not in str(caught.value)
 
 
 def test_extractors_of_one_seed_agree_and_gaussian_differs_from_uniform():

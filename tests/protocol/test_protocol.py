@@ -121,7 +121,9 @@ def test_the_ledger_counts_bytes_per_client_and_comes_back_from_its_state():
     ledger.sent("metadata", np.array([0, 2]), 100)
     ledger.sent("model", np.array([2]), 7)
     ledger.received("model", np.array([1]), 9)
-    with ledger.clock("server", "clustering"), ledger.clock("client", "clustering"):
+    with ledger.clock("server", "clustering"):
+        pass
+    with ledger.clock("client", "clustering"):
         pass
     assert ledger.per_client("up").tolist() == [100, 0, 107]
     assert ledger.summary()["up"] == {"metadata": 200, "model": 7}
@@ -134,3 +136,13 @@ def test_the_ledger_counts_bytes_per_client_and_comes_back_from_its_state():
 
 def test_an_empty_ledger_counts_nothing():
     assert Ledger(2).per_client("up").tolist() == [0, 0]
+
+
+def test_of_nested_clocks_only_the_outermost_counts():
+    ledger = Ledger(1)
+    with ledger.clock("client", "evaluation"), ledger.clock("client", "clustering"):
+        pass
+    assert set(ledger.seconds) == {"client/evaluation"}
+    with ledger.clock("client", "clustering"):
+        pass
+    assert set(ledger.seconds) == {"client/evaluation", "client/clustering"}

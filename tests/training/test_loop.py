@@ -3,7 +3,9 @@ import pytest
 import torch
 from torch import nn
 
+from flameche.errors import ConfigError
 from flameche.models.build import build_model
+from flameche.training.device import prepare_torch
 from flameche.training.loop import LoopTrainer, flip_and_crop
 from flameche.training.models import read_module, write_module
 from flameche.training.trainer import TrainingPlan, batches
@@ -113,3 +115,47 @@ def test_augmentation_shifts_and_mirrors_and_is_drawn_from_the_seed():
     plain = trainer(tiny_federation())
     assert torch.equal(once.params, twice.params)
     assert not torch.equal(once.params, plain.train(plain.initial(), zeros(1), zeros(1), round=1).params)
+
+
+class Noisy(nn.Module):
+    """A model that draws from torch's own generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_dropout_draws_from_the_seed_and_leaves_torchs_generator_alone():
+    torch.manual_seed(0)
+    found = []
+    for _ in range(2):
+        ours = LoopTrainer(Noisy(), tiny_federation(), TrainingPlan(epochs=1, batch=4), seed=7)
+        before = torch.random.get_rng_state()
+        start = ours.initial()
+        start = type(start)(torch.zeros_like(start.params), start.buffers)
+        found.append(ours.train(start, zeros(2), np.array([0, 1]), round=1).params)
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(found[0], found[1])
+
+
+def test_batches_of_one_with_batchnorm_are_refused():
+    with pytest.raises(ConfigError, match="at least 2"):
+        trainer(tiny_federation(shape=(3, 32, 32)), kind="resnet18", batch=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_the_same_seed_gives_the_same_bits_and_the_cpus_numbers():
+    prepare_torch("cuda")
+    federation = tiny_federation(sizes=(40, 52), shape=(3, 32, 32))
+    plan = TrainingPlan(epochs=2, batch=16)
+    found = []
+    for device in ("cuda", "cuda", "cpu"):
+        model = build_model("resnet18", (3, 32, 32), 3, seed=0)
+        ours = LoopTrainer(model, federation, plan, seed=7, device=device, dtype=torch.float64)
+        found.append(ours.train(ours.initial(), zeros(2), np.arange(2), round=1).params.cpu())
+    assert torch.equal(found[0], found[1])
+    assert torch.allclose(found[0], found[2], rtol=1e-6, atol=1e-9)

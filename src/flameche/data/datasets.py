@@ -129,7 +129,7 @@ def load_npz(path: Path, *, test_split: str = "default") -> Dataset:
     pool = "val" if test_split == "default" else test_split
     (train_x, train_y), (test_x, test_y), classes = read_npz(path, pool)
     note = f"own file {path.name}, sha256 {_file_hash(path, 'sha256')[:12]}"
-    return Dataset(path.stem, classes, train_x, train_y, test_x, test_y, note)
+    return Dataset(f"own:{path.stem}", classes, train_x, train_y, test_x, test_y, note)
 
 
 def available(folder: Path | None = None) -> list[DatasetInfo]:
@@ -146,7 +146,7 @@ def _info(source: Source, root: Path) -> DatasetInfo:
         where = where if source.kind == "npz" else where.parent
     if where is not None and source.kind == "npz":
         try:
-            note = _npz_note(source, where)
+            note = "" if _is_published(source, where) else "not the published file; checked when loaded"
             counts = npz_counts(where)
             train, test = counts.get("train", 0), counts.get("val", 0)
         except DataError as error:
@@ -227,18 +227,27 @@ def _load_named_npz(source: Source, path: Path, test_split: str) -> Dataset:
         raise DataError(
             f"{path}: a label is {classes - 1}, {source.title} has classes 0…{source.classes - 1}"
         )
-    return Dataset(source.name, source.classes, train_x, train_y, test_x, test_y, _npz_note(source, path))
+    note = ""
+    if not _is_published(source, path):
+        note = _known(source, path, train_x, train_y)
+        _known(source, path, test_x, test_y)
+    return Dataset(source.name, source.classes, train_x, train_y, test_x, test_y, note)
 
 
-def _npz_note(source: Source, path: Path) -> str:
-    """Return "" for the published file, else a note that says which file this is."""
-    published = source.files[path.name].content
-    if not published:
-        return f"no published checksum; sha256 {_file_hash(path, 'sha256')[:12]}"
-    algorithm, _, digest = published.partition(":")
-    if _file_hash(path, algorithm) == digest:
-        return ""
-    return f"local version, not the published file; sha256 {_file_hash(path, 'sha256')[:12]}"
+def _is_published(source: Source, path: Path) -> bool:
+    algorithm, _, digest = source.files[path.name].content.partition(":")
+    return bool(digest) and _file_hash(path, algorithm) == digest
+
+
+def _known(source: Source, path: Path, x: NDArray[np.uint8], y: NDArray[np.int64]) -> str:
+    """Say what is known of a split of a copy that is not the published file; refuse one that is not known."""
+    digest = hashlib.sha256(x.tobytes() + y.astype("<i8").tobytes()).hexdigest()
+    if digest not in source.known:
+        raise DataError(
+            f"{path} is not {source.title} as published: another checksum, so it may be damaged; "
+            "replace it, or use it as a set of your own with data.path"
+        )
+    return source.known[digest]
 
 
 def _file_hash(path: Path, algorithm: str) -> str:

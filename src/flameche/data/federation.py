@@ -159,7 +159,7 @@ def build_federation(
     test_group = np.arange(len(sizes)) if score == "pool" else group
     return Federation(
         dataset.name,
-        heterogeneity,
+        _setting(heterogeneity, transforms, skewed, missing_labels),
         dataset.classes,
         _stack(dataset.train_x, dataset.train_y, train, group, views),
         _stack(dataset.train_x, dataset.train_y, held, group, views),
@@ -167,6 +167,14 @@ def build_federation(
         test_of,
         group,
     )
+
+
+def _setting(heterogeneity: str, transforms: Sequence[str] | None, skewed: bool, missing: int) -> str:
+    """Name what was built: the paper's short name, and what differs from the paper's setting of that name."""
+    name = heterogeneity if transforms is None else "custom"
+    if skewed != (name == "csf"):
+        name += "-skewed" if skewed else "-unskewed"
+    return f"{name}-missing{missing}" if missing else name
 
 
 def _group_sizes(groups: int | Sequence[int], clients: int) -> list[int]:

@@ -30,6 +30,8 @@ class Source:
     files: Mapping[str, Published] = field(default_factory=dict)
     url: str = ""  # files are at url + file name; for CIFAR-10 the archive itself; "" = cannot be downloaded
     also: tuple[str, ...] = ()  # further folders to look in
+    # Other copies that are known: sha256 over one split's images and labels -> what to say of it ("": whole).
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 TRAIN_X, TRAIN_Y = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -116,6 +118,12 @@ SOURCES: dict[str, Source] = {
         Source(
             "pathmnist", "PathMNIST (MedMNIST v2)", "npz", 3, (28, 28), 9, 89_996, 10_004,
             _npz("pathmnist", "a8b06965200029087d5bd730944a56c1"), MEDMNIST_URL,
+            known={
+                "c9a4b5eb441fc6b4b3180d0a427ac28dff6ac0b495ba2572ff5edb7886706189":
+                    "training part cut to the first 5,000 images of each class",
+                "8b9d331a896d857023cf3fdebc68008f451089e5e633eff9484094ddeb7d9ba5": "",
+                "c0782db1d0b6b21ca8301ffc335a8661a174d9f449c002b5b2ff553fb533f76b": "",
+            },
         ),
         Source(
             "tissuemnist", "TissueMNIST (MedMNIST v2)", "npz", 1, (28, 28), 8, 165_466, 23_640,
@@ -124,6 +132,12 @@ SOURCES: dict[str, Source] = {
         Source(
             "mednist28", "MedNIST at 28x28, stand-in for TissueMNIST", "npz", 1, (28, 28), 6, 30_000, 9_000,
             {"mednist28.npz": Published("")},
+            known={
+                "0c65e77e0d42ad77dabb3714bba0241d4a096c24cd8df6e0369b31132eab91be":
+                    "MedNIST at 28x28 stands in for TissueMNIST",
+                "6cfcc649faac8b54de4debf3e4530ee276d69a30902c75cbf2e2b16bc0135fea": "",
+                "b25a7333ef44e99c0fadd91abc9bbb04c806e23bd1de158780b865ab88acfbee": "",
+            },
         ),
     )
 }  # fmt: skip

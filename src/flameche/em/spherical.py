@@ -72,17 +72,15 @@ def statistics(phi: Floats, weight: Floats) -> Floats:
 def m_step(totals: Floats, previous: Centroids) -> Centroids:
     """Turn per-cluster sums of `statistics` into centroids (Eq. 5).
 
-    totals [K S] -> theta [K B F]. A cluster whose sum holds nobody keeps its previous centroid.
+    totals [K S] -> theta [K B F]. A block that no member has keeps its previous value, and so does the whole
+    centroid of a cluster whose sum holds nobody.
     """
     clusters, blocks, features = previous.theta.shape
     sums = totals[:, : blocks * features].reshape(clusters, blocks, features)
     mass = totals[:, blocks * features : -1]
-    theta = np.divide(sums, mass[:, :, None], out=np.zeros_like(sums), where=mass[:, :, None] > 0)
-    alive = totals[:, -1] > 0.5
-    return Centroids(
-        theta=np.where(alive[:, None, None], theta, previous.theta),
-        mass=np.where(alive[:, None], mass, previous.mass),
-    )
+    held = mass > 0
+    theta = np.divide(sums, mass[:, :, None], out=previous.theta.copy(), where=held[:, :, None])
+    return Centroids(theta, np.where(held, mass, previous.mass))
 
 
 def unit_norm(phi: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flameche import __version__
 from flameche.experiments.build import Progress, Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.store import RunFolder, run_path, without_nan
@@ -35,18 +37,19 @@ def run_experiment(
 ) -> tuple[dict[str, Any], Path]:
     """Play a run, or go on with it, or just read it if it is finished; return its summary and folder.
 
-    `fresh` plays a finished or begun run again from its first round.
+    `fresh` plays a finished run again.
     """
     path = run_path(out, experiment.name, config_hash(experiment), seed)
     with RunFolder(path) as folder:
-        if fresh:
+        if fresh and folder.summary is not None:
             folder.clear()
+        folder.keep_inputs(inputs(experiment))
         if (summary := folder.summary) is not None:
             return summary, path
         prepare_torch(device, experiment.training.threads)
         setup = build(experiment, seed, device=device, progress=progress)
         folder.write_text("config.toml", to_toml(experiment))
-        folder.write_json("environment.json", environment(device))
+        setup.notes.extend(folder.keep_environment(environment(device)))
         result = simulate(
             setup.method,
             setup.world,
@@ -92,6 +95,7 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
         "ch": result.outcome.ch,
         "k": method.clusters,
         "assignment": method.assignment.tolist(),
+        "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "bytes_up": int(ledger.per_client("up").sum()),
         "bytes_down": int(ledger.per_client("down").sum()),
         "seconds": ledger.seconds_by_part(),
@@ -123,6 +127,19 @@ def clients_table(setup: Setup, result: Result) -> dict[str, Any]:
     }
 
 
+def inputs(experiment: Experiment) -> dict[str, str]:
+    """Name the user's own files that a run depends on, by hash: its config knows only where they are."""
+    files = {}
+    if experiment.data.path is not None:
+        files["data.path"] = Path(experiment.data.path).expanduser()
+    module, _, factory = experiment.model.kind.partition(":")
+    if factory and (found := Path(*module.split(".")).with_suffix(".py")).exists():
+        files["model.kind"] = found
+    return {
+        key: hashlib.sha256(file.read_bytes()).hexdigest() for key, file in files.items() if file.is_file()
+    }
+
+
 def versions() -> dict[str, str]:
     """List the versions that a result depends on."""
     found = {"python": platform.python_version()}
@@ -130,7 +147,7 @@ def versions() -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # run from a source tree that is not installed
-            found[name] = "unknown"
+            found[name] = __version__ if name == "flameche" else "unknown"
     return found
 
 

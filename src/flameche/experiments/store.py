@@ -65,6 +65,34 @@ class RunFolder:
         for name in ("summary.json", "checkpoint.npz", "rounds.jsonl", "clients.parquet"):
             (self.path / name).unlink(missing_ok=True)
 
+    def keep_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Remember the user's own files by their hashes; refuse to mix runs made from different ones."""
+        file = self.path / "inputs.json"
+        if not file.exists():
+            if inputs:
+                self.write_json("inputs.json", inputs)
+            return
+        before = json.loads(file.read_text())
+        changed = sorted(key for key in {*before, *inputs} if before.get(key) != inputs.get(key))
+        if changed:
+            raise StoreError(
+                f"{' and '.join(changed)} changed since the run in {self.path}; "
+                "give the experiment another name, or remove that folder"
+            )
+
+    def keep_environment(self, now: dict[str, Any]) -> list[str]:
+        """Write the environment a run starts in, add those it goes on in; return what to tell of them."""
+        file = self.path / "environment.json"
+        if not (file.exists() and (self.path / "checkpoint.npz").exists()):
+            self.write_json("environment.json", now)
+            return []
+        first = json.loads(file.read_text())
+        self.write_json("environment.json", {**first, "resumed": [*first.get("resumed", []), now]})
+        moved = [key for key in ("device", "python", "torch", "numpy") if first.get(key) != now.get(key)]
+        if not moved:
+            return []
+        return [f"resumed under another {', '.join(moved)}: not bit-identical to an uninterrupted run"]
+
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
         self._replace(name, lambda file: file.write(text.encode()))
@@ -90,10 +118,10 @@ class RunFolder:
             for line in file.read_text().splitlines():
                 try:
                     record = json.loads(line)
-                except ValueError:  # the line that a kill cut short
+                    if record["round"] <= last:
+                        records.append(record)
+                except (ValueError, TypeError, KeyError):  # the line that a kill cut short
                     break
-                if record["round"] <= last:
-                    records.append(record)
         if len(records) < last:
             raise StoreError(f"{file} has lost rounds of a run that reached {last}; remove {self.path}")
         self.write_text("rounds.jsonl", "".join(_line(record) for record in records))
@@ -103,14 +131,20 @@ class RunFolder:
 
     def add_round(self, record: dict[str, Any]) -> None:
         """Append a finished round."""
-        with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(_line(record))
+        file = self.path / "rounds.jsonl"
+        try:
+            with file.open("a") as out:
+                out.write(_line(record))
+        except OSError as problem:
+            raise StoreError(f"{file} cannot be written: {problem.strerror}") from problem
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint in place of the one before."""
         head = {"round": checkpoint.round, "ledger": checkpoint.ledger, "wall_s": checkpoint.wall_s}
         head_bytes = np.frombuffer(json.dumps(head).encode(), np.uint8)
         arrays: dict[str, Any] = {"head": head_bytes, **checkpoint.arrays}
+        with (self.path / "rounds.jsonl").open("a") as file:  # a checkpoint is never ahead of its rounds
+            os.fsync(file.fileno())
         self._replace("checkpoint.npz", lambda file: np.savez(file, **arrays))
 
     def _load_checkpoint(self) -> Checkpoint | None:
@@ -139,6 +173,7 @@ class RunFolder:
                 os.fsync(file.fileno())
             part.replace(self.path / name)
         except OSError as problem:
+            part.unlink(missing_ok=True)
             raise StoreError(f"{self.path / name} cannot be written: {problem.strerror}") from problem
 
 

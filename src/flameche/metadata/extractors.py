@@ -77,15 +77,15 @@ def class_means(
     cell = torch.from_numpy(samples.cell)
     sums: Tensor | None = None
     for start in range(0, len(samples.y), batch):
-        out = features(torch.from_numpy(samples.x[start : start + batch])).double()
+        out = features(torch.from_numpy(samples.x[start : start + batch])).double().cpu()
         if sums is None:
-            sums = torch.zeros(counts.size, out.shape[1], dtype=torch.float64, device=out.device)
-        sums.index_add_(0, cell[start : start + batch].to(out.device), out)
+            sums = torch.zeros(counts.size, out.shape[1], dtype=torch.float64)
+        sums.index_add_(0, cell[start : start + batch], out)  # on the CPU, where the order is fixed
         if progress:
             progress(len(out))
     if sums is None:
         raise ValueError("no samples")
-    phi = sums.cpu().numpy().reshape(*counts.shape, -1) / np.maximum(counts, 1)[:, :, None]
+    phi = sums.numpy().reshape(*counts.shape, -1) / np.maximum(counts, 1)[:, :, None]
     return Metadata(phi, counts)
 
 

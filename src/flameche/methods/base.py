@@ -55,10 +55,11 @@ class World:
 
     def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
         """Send row pick[n] of models to clients [n], train there, collect the results [n]."""
-        self.ledger.received("model", clients, models.nbytes)
+        size = models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
+        self.ledger.received("model", clients, size)
         with self.ledger.clock("client", "training"):
             trained = self.trainer.train(models, pick, clients, round)
-        self.ledger.sent("model", clients, trained.nbytes)
+        self.ledger.sent("model", clients, size)
         return trained
 
     def average(self, previous: Models, trained: Models, cluster: Ints, clients: Ints) -> Models:

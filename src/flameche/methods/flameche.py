@@ -61,8 +61,10 @@ class Flameche:
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.error = np.zeros(world.clients)
         shape = (clusters, *self.cohort.blocks)
-        draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
-        self.centroids = Centroids(draw, np.ones(shape[:2]))
+        self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        if init == "vectors":
+            draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
+            self.centroids = Centroids(draw, np.ones(shape[:2]))
 
     def round(self, r: int, participants: Ints) -> bool:
         """Play round r of Algorithm 1; tell whether clients were redistributed."""
@@ -104,7 +106,8 @@ class Flameche:
         members = seen[k == worst]
         targets = np.append(empty, worst)
         self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
-        self._m_step(seen[np.isin(self.assignment[seen], targets)])
+        summed = seen if self.over == "seen" else participants
+        self._m_step(summed[np.isin(self.assignment[summed], targets)])
         return True
 
     def _partition(self, participants: Ints) -> None:
@@ -134,9 +137,10 @@ class Flameche:
 
     def serving(self) -> Ints:
         """Serve each client its cluster's model; one never seen takes an E-step to find its own."""
-        every = np.arange(self.world.clients)
-        would, _ = self.cohort.e_step(every, self.centroids)
-        return np.where(self.assignment == UNSEEN, would, self.assignment)
+        serving, unseen = self.assignment.copy(), np.flatnonzero(self.assignment == UNSEEN)
+        if len(unseen):
+            serving[unseen], _ = self.cohort.e_step(unseen, self.centroids)
+        return serving
 
     def finish(self) -> Outcome:
         """Take a last E-step over all clients and judge its clustering by DBI and CH."""

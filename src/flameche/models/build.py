@@ -47,8 +47,16 @@ def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     factory = MODELS.get(kind) or _user_factory(kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
-        model = factory(shape, classes)
-        _check(model, kind, shape, classes)
+        try:
+            model = factory(shape, classes)
+            _check(model, kind, shape, classes)
+        except ConfigError:
+            raise
+        except Exception as problem:  # a user's own code can fail in any way
+            reason = (str(problem).splitlines() or [""])[0]
+            raise ConfigError(
+                f"model.kind = {kind!r} fails on images of shape {shape}: {type(problem).__name__}: {reason}"
+            ) from problem
     return model
 
 
@@ -73,14 +81,10 @@ def _user_factory(kind: str) -> Callable[[Shape, int], nn.Module]:
 
 
 def _check(model: nn.Module, kind: str, shape: Shape, classes: int) -> None:
-    try:
-        with torch.no_grad():
-            out = model.eval()(torch.zeros(2, *shape))
-    except RuntimeError as problem:
-        reason = str(problem).splitlines()[0]
-        raise ConfigError(
-            f"model.kind = {kind!r} does not take images of shape {shape}: {reason}"
-        ) from problem
+    if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
+        raise ConfigError(f"model.kind = {kind!r} must give an nn.Module with parameters to train")
+    with torch.no_grad():
+        out = model.eval()(torch.zeros(2, *shape))
     if tuple(out.shape) != (2, classes):
         raise ConfigError(
             f"model.kind = {kind!r} must return logits [n {classes}], it returned {list(out.shape)}"

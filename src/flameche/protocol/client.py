@@ -64,9 +64,10 @@ class Cohort:
         """Compute and seal the terms of clients [n] for a phase."""
         with self._ledger.clock("client", "clustering"):
             phi, weight = self.phi[clients], self.weight[clients]
-            if self.imputes:
-                known = weight[:, :, None] > 0
-                phi, weight = np.where(known, phi, centroids.theta[assignment]), np.ones_like(weight)
+            if self.imputes:  # from the client's own centroid, where that has the class
+                missing = (weight == 0) & (centroids.mass[assignment] > 0)
+                phi = np.where(missing[:, :, None], centroids.theta[assignment], phi)
+                weight = np.where(missing, 1.0, weight)
             terms = phase.contribute(phi, weight, assignment)
         with self._ledger.clock("client", "encryption"):
             return [self._key.seal(term) for term in terms]

@@ -27,6 +27,7 @@ class Ledger:
         self.seconds: dict[str, float] = {}
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
+        self._running = False
 
     def sent(self, what: str, clients: Ints, nbytes: int) -> None:
         """Note that each of these clients uploaded nbytes."""
@@ -38,11 +39,16 @@ class Ledger:
 
     @contextmanager
     def clock(self, side: Side, what: str) -> Iterator[None]:
-        """Add the time spent inside to `what` on that side."""
+        """Add the time spent inside to `what` on that side; of nested clocks the outermost counts."""
+        if self._running:
+            yield
+            return
+        self._running = True
         start = time.perf_counter()
         try:
             yield
         finally:
+            self._running = False
             key = f"{side}/{what}"
             self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
 

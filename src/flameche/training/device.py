@@ -24,8 +24,9 @@ def prepare_torch(device: str, threads: int = 0) -> None:
     """Fix what makes a run repeatable: the number of threads (0: all cores) and deterministic kernels."""
     torch.set_num_threads(threads or usable_cores())
     if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def usable_cores() -> int:

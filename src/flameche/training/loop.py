@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flameche.data.federation import Federation
+from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
 from flameche.training.models import Models, read_module, write_module
@@ -31,6 +32,11 @@ class LoopTrainer:
     ) -> None:
         self.plan, self.seed, self.device, self.dtype = plan, seed, device, dtype
         self.model = model.to(device=device, dtype=dtype)
+        normed = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
+        if normed and plan.batch < 2:
+            raise ConfigError(
+                "training.batch = 1: the model has BatchNorm, which needs batches of at least 2"
+            )
         train, test = federation.train, federation.test
         self.sizes: Ints = train.sizes
         self._offsets, self._test_offsets, self._test_of = train.offsets, test.offsets, federation.test_of
@@ -48,7 +54,12 @@ class LoopTrainer:
 
     def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
         """Train clients [n], each from row pick[n] of models."""
-        trained = [self._train_one(models, int(k), int(i), round) for k, i in zip(pick, clients, strict=True)]
+        trained = []
+        with torch.random.fork_rng(devices=["cuda"] if self.device == "cuda" else []):
+            for k, i in zip(pick.tolist(), clients.tolist(), strict=True):
+                # Dropout and the like draw from torch's own generator.
+                torch.manual_seed(stream_seed(self.seed, "forward", round, i) % 2**63)
+                trained.append(self._train_one(models, k, i, round))
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
     def _train_one(self, models: Models, k: int, client: int, round: int) -> tuple[Tensor, Tensor]:

@@ -23,10 +23,10 @@ class Models:
     def __len__(self) -> int:
         return len(self.params)
 
-    @property
-    def nbytes(self) -> int:
+    def nbytes(self, with_buffers: bool = True) -> int:
         """Count the bytes of one model as it is sent."""
-        return sum(part.shape[1] * part.element_size() for part in (self.params, self.buffers))
+        numbers = self.params.shape[1] + (self.buffers.shape[1] if with_buffers else 0)
+        return numbers * self.params.element_size()
 
     def pick(self, index: NDArray[np.int64]) -> Models:
         """Take rows, with repetition."""

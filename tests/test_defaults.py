@@ -1,0 +1,47 @@
+"""Defaults and names stand in two layers: the config and the library under it. They must agree."""
+
+import inspect
+from typing import get_args
+
+from flameche.data import build_federation, heterogeneity
+from flameche.data.sources import SOURCES
+from flameche.experiments.schema import DataConfig, FlamecheConfig, TrainingConfig
+from flameche.methods import METHODS
+from flameche.methods.flameche import Flameche
+from flameche.training.trainer import TrainingPlan
+
+
+def defaults_of(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def test_the_method_and_its_config_agree():
+    assert defaults_of(Flameche.__init__) == FlamecheConfig().model_dump(exclude={"kind"})
+
+
+def test_the_federation_and_its_config_agree():
+    library = defaults_of(build_federation)
+    config = DataConfig().model_dump(include=set(library))
+    assert library == config and len(config) >= 12
+
+
+def test_the_trainer_and_its_config_agree():
+    plan = TrainingPlan()
+    assert plan.__dict__ == TrainingConfig().model_dump(include=set(plan.__dict__))
+
+
+def choices(model, field):
+    annotation = model.model_fields[field].annotation
+    return set(get_args(annotation)) or set()
+
+
+def test_names_in_the_config_are_those_of_the_library():
+    named = {
+        name for part in get_args(DataConfig.model_fields["dataset"].annotation) for name in get_args(part)
+    }
+    assert named == set(SOURCES)
+    assert choices(DataConfig, "heterogeneity") == set(heterogeneity.SETTINGS)
+    assert choices(DataConfig, "zoom") == set(heterogeneity.ZOOMS)
+    assert choices(DataConfig, "skew_split") == set(heterogeneity.SKEW_SPLITS)
+    assert set(METHODS) == {"flameche", "fedavg", "oracle"}
