@@ -163,7 +163,7 @@ class MetadataConfig(Table):
     """What clients are clustered by.
 
     `seed` is the shared extractor's, None takes the run's. `samples`: a client summarises all it holds, or
-    only what it trains on; "all" is the paper's local dataset, and fits its DBI.
+    only what it trains on; "all" is the paper's local dataset, and nearer to its DBI.
     """
 
     kind: Literal[
