@@ -83,7 +83,7 @@ SKEW_HEAD = """
 
 Under `csf` on CIFAR-10 and PathMNIST the paper's ARI is not reached. The label skew is the cause, or most of
 it: the same data without skew are in the table below. A skewed client holds as few as 2 of 50 samples of a
-class, so the mean of that class is mostly noise, and Algorithm 1 gives it the weight of any other. The paper's
+class, so the mean of that class is mostly noise, and Algorithm 1 weighs it like any other. The paper's
 own DBI under `csf` agrees with data *without* label skew; which skew its metadata saw remains open. What is
 left without skew are local optima of Algorithm 1 (two groups in one cluster, one group in two).
 
