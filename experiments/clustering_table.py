@@ -24,7 +24,7 @@ from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.run import summarise
 from flameche.experiments.store import without_nan
 from flameche.simulation.engine import simulate
-from flameche.training.device import choose_device, prepare_torch
+from flameche.training.device import choose_device
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -98,7 +98,6 @@ def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: 
     """Cluster everything that is not in `out` yet; return how many sets could not be loaded."""
     out.parent.mkdir(parents=True, exist_ok=True)
     done = {(r["config_hash"], r["seed"]) for r in read(out)}
-    prepare_torch(device)
     missing = set()
     for name, setting, seed in itertools.product(datasets, settings, range(seeds)):
         shared = None

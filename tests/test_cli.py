@@ -160,6 +160,23 @@ def test_a_bug_is_one_line_and_exit_code_1_and_debug_shows_it(call, experiment, 
         call("--debug", "cluster", experiment)
 
 
+def test_a_refused_run_leaves_no_empty_folder(call, experiment, tmp_path):
+    refused(call("run", experiment, "--set", "data.per_label=60"))
+    assert not list((tmp_path / "runs").rglob("*")) or not any(
+        path.is_dir() and not any(path.iterdir()) for path in (tmp_path / "runs" / "small").rglob("*")
+    )
+
+
+def test_a_run_that_was_finished_earlier_says_so(call, experiment):
+    call("run", experiment, "--device", "cpu")
+    code, out, err = call("run", experiment, "--device", "cpu")
+    assert code == 0 and "finished earlier" in err and "FLAMECHE" in out
+
+
+def test_clustering_needs_a_method_that_clusters(call, experiment):
+    refused(call("cluster", experiment, "--set", "method.kind=fedavg"), "nothing to cluster")
+
+
 def test_help_lists_the_commands():
     answer = subprocess.run(
         [sys.executable, "-m", "flameche", "--help"], capture_output=True, text=True, check=True

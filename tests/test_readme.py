@@ -47,3 +47,15 @@ def test_the_measured_table_is_what_the_stored_runs_say():
         measured[summary["label"]] = summary["accuracy"]
     for label in ("Oracle", "FLAMECHE", "FedAvg"):
         assert re.search(rf"\| {label} \| {100 * measured[label]:.2f}", README), label
+
+
+def test_every_config_key_is_explained():
+    from flameche.experiments.schema import Experiment, FlamecheConfig
+
+    page = (ROOT / "docs" / "config.md").read_text()
+    for name, field in Experiment.model_fields.items():
+        keys = getattr(field.annotation, "model_fields", None) or (
+            FlamecheConfig.model_fields if name == "method" else [name]
+        )
+        for key in keys:
+            assert f"`{key}`" in page, f"{name}.{key}"

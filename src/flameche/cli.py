@@ -44,7 +44,7 @@ def options(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for runs and report.html.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", help="Where the run folder `demo` goes.")] = Path("runs"),
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -61,7 +61,7 @@ def demo(
             soft_wrap=True,
         )
     summaries = _run_all([(experiment, seed) for experiment in experiments], out, device, fresh=True)
-    page = write_report(out, out)
+    page = write_report(out / "demo", out / "demo")
     _print_runs(summaries, as_json)
     if not as_json:
         out_console.print(f"\nReport: {page}", soft_wrap=True)
@@ -193,14 +193,20 @@ def _run_all(
             def progress(what: str, done: int, total: int, task: Any = task, label: str = label) -> None:
                 bar.update(task, description=f"{label} · {what} {done}/{total}")
 
+            played = False
+
             def on_round(record: dict[str, Any], task: Any = task, label: str = label) -> None:
+                nonlocal played
+                played = True
                 bar.update(task, completed=record["round"], description=f"{label}{_scores(record)}")
 
-            summary, _ = run_experiment(
+            summary, folder = run_experiment(
                 experiment, seed, out, device=where, progress=progress, on_round=on_round, fresh=fresh
             )
             bar.update(task, completed=experiment.rounds, description=f"{label}{_scores(summary)}")
             summaries.append(summary)
+            if not played:
+                log.print(f"{label}: finished earlier, read from {folder}", soft_wrap=True)
     return summaries
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from flameche.methods import METHODS
+from flameche.methods.base import DIVERGED
 from flameche.methods.fedavg import FedAvg
 from flameche.methods.flameche import Flameche
 from flameche.methods.oracle import Oracle
@@ -93,3 +94,12 @@ def test_model_bytes_are_counted_both_ways():
     size = world.trainer.initial().nbytes()
     assert world.ledger.per_client("up").tolist() == [0, size, 0, size]
     assert world.ledger.per_client("down").tolist() == [0, size, 0, size]
+
+
+def test_a_model_that_diverges_is_noted():
+    world = training_world(np.zeros(4, np.int64))
+    method = FedAvg(world)
+    method.models = type(method.models)(method.models.params * float("nan"), method.models.buffers)
+    method.round(1, np.array([0, 1]))
+    method.round(2, np.array([0, 1]))
+    assert [note for note in world.notes if "diverged" in note] == [DIVERGED]

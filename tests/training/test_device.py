@@ -24,6 +24,6 @@ def test_the_number_of_threads_is_the_one_asked_for():
     before = torch.get_num_threads()
     try:
         prepare_torch("cpu", threads=1)
-        assert torch.get_num_threads() == 1 and device_name("cpu") == "cpu, 1 threads"
+        assert torch.get_num_threads() == 1 and device_name("cpu") == "cpu, 1 thread"
     finally:
         torch.set_num_threads(before)

@@ -15,8 +15,10 @@ from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.methods import METHODS
 from flameche.methods.base import Method, World
 from flameche.models import FeatureExtractor, build_model
+from flameche.models.build import choose_kind
 from flameche.protocol.ledger import Ledger
 from flameche.rng import stream_seed
+from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.loop import LoopTrainer
 from flameche.training.none import NoTrainer
 from flameche.training.trainer import Trainer, TrainingPlan
@@ -49,6 +51,7 @@ def build(
     Metadata that are known already (same data, extractor and seed) may be given.
     """
     federation, notes = load_federation(experiment, seed)
+    prepare_torch(device, experiment.training.threads or _threads(experiment, federation))
     ledger = Ledger(federation.clients)
     world = World(
         clients=federation.clients,
@@ -66,7 +69,15 @@ def build(
     )
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     method: Method = METHODS[experiment.method.kind](world, **options)
-    return Setup(federation, world, method, notes)
+    world.notes.extend(notes)
+    return Setup(federation, world, method, world.notes)
+
+
+def _threads(experiment: Experiment, federation: Federation) -> int:
+    """Choose a thread count: small networks lose more by waiting for each other than they gain."""
+    kind = experiment.model.kind
+    small = (choose_kind(federation.shape) if kind == "auto" else kind) in ("lenet5", "small-cnn")
+    return 1 if small else usable_cores()
 
 
 def load_federation(experiment: Experiment, seed: int) -> tuple[Federation, list[str]]:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from flameche import __version__
+from flameche.errors import ConfigError
 from flameche.experiments.build import Progress, Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.simulation.engine import Result, simulate
-from flameche.training.device import device_name, prepare_torch
+from flameche.training.device import device_name
 
 RECORDED = ("flameche", "torch", "numpy", "scikit-learn", "scipy", "pydantic")
 
@@ -46,7 +47,7 @@ def run_experiment(
         folder.keep_inputs(inputs(experiment))
         if (summary := folder.summary) is not None:
             return summary, path
-        prepare_torch(device, experiment.training.threads)
+        start = time.perf_counter()
         setup = build(experiment, seed, device=device, progress=progress)
         folder.write_text("config.toml", to_toml(experiment))
         setup.notes.extend(folder.keep_environment(environment(device)))
@@ -57,6 +58,7 @@ def run_experiment(
             evaluate_every=experiment.training.evaluate_every,
             recorder=folder,
             on_round=on_round,
+            started=start,
         )
         folder.write_clients(clients_table(setup, result))
         summary = without_nan(summarise(experiment, seed, setup, result, device))
@@ -68,9 +70,13 @@ def cluster_experiment(
     experiment: Experiment, seed: int, *, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
-    prepare_torch(device, experiment.training.threads)
+    if not hasattr(experiment.method, "clusters"):
+        raise ConfigError(
+            f"method.kind = {experiment.method.kind!r} finds no clusters; there is nothing to cluster"
+        )
+    start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
-    result = simulate(setup.method, setup.world, experiment.participants)
+    result = simulate(setup.method, setup.world, experiment.participants, started=start)
     summary: dict[str, Any] = without_nan(summarise(experiment, seed, setup, result, device))
     return summary
 

@@ -146,7 +146,7 @@ class ModelConfig(Table):
 
 
 class TrainingConfig(Table):
-    """Local training and how its results are averaged; `threads = 0` means all cores."""
+    """Local training and how its results are averaged; `threads = 0`: as many as pay for the model."""
 
     epochs: Count = 5
     batch: Count = 128

@@ -39,8 +39,15 @@ class RunFolder:
             ) from problem
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Let the folder go, and take it away if nothing was written into it."""
         self._lock.close()
+        kept = {file.name for file in self.path.iterdir()} - {".lock", "inputs.json"}
+        if not kept:
+            for name in (".lock", "inputs.json"):
+                (self.path / name).unlink(missing_ok=True)
+            for folder in (self.path, self.path.parent):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
 
     def __enter__(self) -> RunFolder:
         return self

@@ -17,6 +17,7 @@ from flameche.training.trainer import Trainer
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[np.generic]]
+DIVERGED = "training diverged: a model holds NaN or infinite weights"
 UNSEEN = -1  # the cluster of a client that has not taken part yet; 0 is a cluster like any other
 
 
@@ -33,6 +34,7 @@ class World:
     extract: Callable[[], Metadata]
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
+    notes: list[str] = field(default_factory=list)  # what a reader of the results should know
     known_metadata: Metadata | None = field(default=None, repr=False)
 
     @property
@@ -66,7 +68,11 @@ class World:
         """Average what clients [n] trained, per cluster [n]."""
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
         with self.ledger.clock("server", "training"):
-            return average(previous, trained, cluster, weight=weight, buffers=self.trainer.plan.bn_buffers)
+            rule = self.trainer.plan.bn_buffers
+            models = average(previous, trained, cluster, weight=weight, buffers=rule)
+        if not models.finite and DIVERGED not in self.notes:
+            self.notes.append(DIVERGED)
+        return models
 
     def initial_models(self, count: int) -> Models:
         """Give `count` copies of the shared initial model."""

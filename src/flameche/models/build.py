@@ -87,6 +87,6 @@ def _check(model: nn.Module, kind: str, shape: Shape, classes: int) -> None:
         out = model.eval()(torch.zeros(2, *shape))
     if tuple(out.shape) != (2, classes):
         raise ConfigError(
-            f"model.kind = {kind!r} must return logits [n {classes}], it returned {list(out.shape)}"
+            f"model.kind = {kind!r} must return logits [n, {classes}], it returned {list(out.shape)}"
         )
     model.train()

@@ -82,11 +82,15 @@ def simulate(
     evaluate_every: int = 1,
     recorder: Recorder | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    started: float | None = None,
 ) -> Result:
-    """Play all rounds, from the last checkpoint if the recorder has one."""
+    """Play all rounds, from the last checkpoint if the recorder has one.
+
+    `started` is when the run's own preparation began, by time.perf_counter; its wall time counts from there.
+    """
     recorder = recorder or Unrecorded()
     checkpoint, records = recorder.resume()
-    start = time.perf_counter()
+    start = time.perf_counter() if started is None else started
     if checkpoint:
         _restore(method, world, checkpoint)
         start -= checkpoint.wall_s

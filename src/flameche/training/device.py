@@ -20,9 +20,9 @@ def choose_device(wanted: str) -> str:
     return wanted
 
 
-def prepare_torch(device: str, threads: int = 0) -> None:
-    """Fix what makes a run repeatable: the number of threads (0: all cores) and deterministic kernels."""
-    torch.set_num_threads(threads or usable_cores())
+def prepare_torch(device: str, threads: int = 1) -> None:
+    """Fix what makes a run repeatable: the number of threads and deterministic kernels."""
+    torch.set_num_threads(threads)
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
@@ -40,4 +40,5 @@ def device_name(device: str) -> str:
     """Name the device for the record."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
-    return f"cpu, {torch.get_num_threads()} threads"
+    count = torch.get_num_threads()
+    return f"cpu, {count} thread{'s' if count > 1 else ''}"

@@ -23,6 +23,11 @@ class Models:
     def __len__(self) -> int:
         return len(self.params)
 
+    @property
+    def finite(self) -> bool:
+        """Tell whether all weights are numbers."""
+        return bool(torch.isfinite(self.params).all())
+
     def nbytes(self, with_buffers: bool = True) -> int:
         """Count the bytes of one model as it is sent."""
         numbers = self.params.shape[1] + (self.buffers.shape[1] if with_buffers else 0)
