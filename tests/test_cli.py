@@ -193,3 +193,16 @@ def test_importing_flameche_brings_neither_torch_nor_any_optional_package():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_run_in_the_clear_needs_no_cryptographic_package(experiment):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from flameche.api import cluster, load_experiment\n"
+        f"cluster(load_experiment(Path({str(experiment)!r})))\n"
+        "heavy = {'tenseal', 'gmpy2', 'cryptography', 'pooch', 'flwr', 'ray'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -27,3 +27,9 @@ class StoreError(BadInput):
 
 class SealError(FlamecheError):
     """A sealed vector does not fit: another scheme, another length, damaged bytes."""
+
+
+class OverflowBudget(SealError):
+    """A value, or a sum of as many terms as promised, would not fit; refused before sealing."""
+
+    exit_code = 2

@@ -45,7 +45,7 @@ def test_permuting_clients_permutes_assignments():
     part = np.arange(40) % 4
     for method, start in ((first, part), (second, part[order])):  # the same first partition
         everybody = np.arange(40)
-        method._upload(everybody, start)
+        method.sums.offer(everybody, start, method.centroids)
         method.assignment[:] = start
         method._m_step(everybody)
         method.init = "given"
@@ -102,7 +102,7 @@ def test_reclustering_shares_the_worst_cluster_with_the_empty_ones():
     world = clustering_world(metadata, group, rounds=100)
     method = Flameche(world, tau=1, empty="seen")
     everybody = np.arange(40)
-    method._upload(everybody, np.zeros(40, np.int64))
+    method.sums.offer(everybody, np.zeros(40, np.int64), method.centroids)
     method.assignment[:] = np.where(group == 0, 0, 1)  # clusters 2 and 3 are empty
     method.error[:] = np.where(group == 0, 0.1, 0.2)
     method._m_step(everybody)
@@ -122,7 +122,7 @@ def test_the_two_rules_differ_in_who_is_asked():
         world = clustering_world(metadata, group, rounds=100)
         method = Flameche(world, empty=rule)
         everybody = np.arange(40)
-        method._upload(everybody, np.zeros(40, np.int64))
+        method.sums.offer(everybody, np.zeros(40, np.int64), method.centroids)
         method.assignment[:] = group
         method._m_step(everybody)
         assert method._recluster(10, np.flatnonzero(group < 3)) is fires
@@ -147,9 +147,9 @@ def test_reclustering_sums_only_participants_where_the_m_step_does():
     few = np.flatnonzero(group < 2)[::4]
     method.round(4, few)
     added = []
-    method.server.sums_of_stored, original = (
-        lambda members, cluster, *rest: added.append(members) or original(members, cluster, *rest),
-        method.server.sums_of_stored,
+    method.sums.totals, original = (
+        lambda members, cluster: added.append(members) or original(members, cluster),
+        method.sums.totals,
     )
     assert method._recluster(10, few)
     assert len(added) == 1 and set(added[0].tolist()) <= set(few.tolist())
@@ -182,7 +182,7 @@ def test_the_first_centroids_lie_within_the_range_of_the_metadata(missing):
 def test_metadata_go_up_once_and_imputed_metadata_whenever_a_client_takes_part():
     metadata, group = planted_metadata()
     result, method = cluster(metadata, group)
-    size = 4 * (30 + 5 + 1) + 16
+    size = 4 * (30 + 5 + 1) + 40
     assert (method.world.ledger.up["metadata"] == size * (result.participations > 0)).all()
     result, method = cluster(missing_labels(metadata), group, missing="impute")
     sent = method.world.ledger.up["metadata"] // size

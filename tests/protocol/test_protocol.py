@@ -6,10 +6,11 @@ import pytest
 from flameche.crypto.plain import Plain
 from flameche.em.spherical import Centroids
 from flameche.metadata.extractors import Metadata
-from flameche.protocol.client import Cohort, wire_size
+from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.server import AdditiveServer
+from flameche.protocol.sums import StoredSums
 from tests.conftest import planted_metadata
 
 
@@ -19,17 +20,16 @@ def blank(metadata, clusters):
     )
 
 
-def exchange(cohort, server, phase, clients, assignment, clusters, centroids):
-    terms = cohort.contribute(phase, clients, assignment, centroids)
-    return cohort.absorb(phase, server.sums(terms, assignment, clusters))
+def plain_sums(metadata, clusters, least=1, ledger=None):
+    ledger = ledger or Ledger(len(metadata))
+    cohort = Cohort(metadata, Plain(), ledger)
+    return StoredSums(cohort, Plain(), clusters, least, ledger)
 
 
 def test_contribute_add_absorb_gives_the_cluster_means():
     metadata, group = planted_metadata()
-    ledger = Ledger(40)
-    cohort, server = Cohort(metadata, Plain(), ledger), AdditiveServer(Plain().adder(), ledger)
     start = blank(metadata, 4)
-    found = exchange(cohort, server, MStep(start), np.arange(40), group, 4, start)
+    found = plain_sums(metadata, 4).once(MStep(start), np.arange(40), group, start)
     for k in range(4):
         assert np.allclose(found.theta[k], metadata.phi[group == k].mean(axis=0), atol=1e-6)
 
@@ -47,11 +47,9 @@ def test_one_cohort_of_many_equals_many_cohorts_of_one():
 
 def test_criteria_come_from_two_exchanges_of_sums():
     metadata, group = planted_metadata(noise=0.3)
-    ledger = Ledger(40)
-    cohort, server = Cohort(metadata, Plain(), ledger), AdditiveServer(Plain().adder(), ledger)
-    start, every = blank(metadata, 4), np.arange(40)
-    means = exchange(cohort, server, UnitMeans(start), every, group, 4, start)
-    dbi, ch = exchange(cohort, server, Spread(means), every, group, 4, start)
+    start, every, sums = blank(metadata, 4), np.arange(40), plain_sums(metadata, 4)
+    means = sums.once(UnitMeans(start), every, group, start)
+    dbi, ch = sums.once(Spread(means), every, group, start)
     from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
 
     flat = metadata.phi.reshape(40, -1)
@@ -60,41 +58,66 @@ def test_criteria_come_from_two_exchanges_of_sums():
     assert ch == pytest.approx(calinski_harabasz_score(flat, group), rel=1e-4)
 
 
+def stored(metadata, clusters, server):
+    cohort, every = Cohort(metadata, Plain(), Ledger(len(metadata))), np.arange(len(metadata))
+    start = blank(metadata, clusters)
+    server.store(every, cohort.contribute(MStep(start), every, np.zeros_like(every), start))
+
+
+def opened(totals):
+    key = Plain().client_key()
+    return [None if total is None else key.open(total) for total in totals]
+
+
 def test_stored_terms_are_replaced_not_added_twice():
     metadata, _ = planted_metadata(clients=4)
-    ledger = Ledger(4)
-    cohort, server = Cohort(metadata, Plain(), ledger), AdditiveServer(Plain().adder(), ledger)
-    clients, together, start = np.arange(4), np.zeros(4, np.int64), blank(metadata, 1)
+    server = AdditiveServer(Plain().adder(), Ledger(4), 1)
+    clients, together = np.arange(4), np.zeros(4, np.int64)
     for _ in range(2):
-        server.store(clients, cohort.contribute(MStep(start), clients, together, start))
-    (total,) = server.sums_of_stored(clients, together, 1)
-    assert total.terms == 4
+        stored(metadata, 1, server)
+        (total,) = server.sums_of_stored(clients, together)
+    assert Plain().adder().load(total).terms == 4
+
+
+def test_a_running_sum_equals_one_added_afresh_whatever_moved():
+    metadata, _ = planted_metadata(clients=20)
+    server, rng = AdditiveServer(Plain().adder(), Ledger(20), 4), np.random.default_rng(0)
+    stored(metadata, 4, server)
+    for _ in range(50):
+        members = np.sort(rng.choice(20, rng.integers(1, 21), replace=False))
+        cluster = rng.integers(0, 4, len(members))
+        totals = opened(server.sums_of_stored(members, cluster))
+        for k in range(4):
+            mine = members[cluster == k]
+            if len(mine) == 0:
+                assert totals[k] is None
+            else:
+                expected = metadata.phi[mine].sum(axis=0).ravel()
+                assert np.allclose(totals[k][: expected.size], expected, atol=1e-5)
+                assert totals[k][-1] == pytest.approx(len(mine))
 
 
 def test_a_group_of_nobody_has_no_sum():
     metadata, _ = planted_metadata(clients=4)
-    cohort, server = Cohort(metadata, Plain(), Ledger(4)), AdditiveServer(Plain().adder(), Ledger(4))
-    start = blank(metadata, 3)
-    terms = cohort.contribute(MStep(start), np.arange(4), np.array([0, 0, 2, 2]), start)
-    totals = server.sums(terms, np.array([0, 0, 2, 2]), 3)
-    assert totals[1] is None
-    assert wire_size(totals) == sum(len(t.to_bytes()) for t in totals if t is not None)
+    cohort, server = Cohort(metadata, Plain(), Ledger(4)), AdditiveServer(Plain().adder(), Ledger(4), 3)
+    start, cluster = blank(metadata, 3), np.array([0, 0, 2, 2])
+    terms = cohort.contribute(MStep(start), np.arange(4), cluster, start)
+    assert [total is None for total in server.sums(terms, cluster)] == [False, True, False]
 
 
-def test_a_servers_state_brings_its_terms_back():
+def test_a_servers_state_brings_its_terms_and_sums_back():
     metadata, group = planted_metadata(clients=8, groups=2)
-    cohort = Cohort(metadata, Plain(), Ledger(8))
-    start, every = blank(metadata, 2), np.arange(8)
-    server, again = (AdditiveServer(Plain().adder(), Ledger(8)) for _ in range(2))
-    server.store(every, cohort.contribute(MStep(start), every, group, start))
+    server, again = (AdditiveServer(Plain().adder(), Ledger(8), 2) for _ in range(2))
+    stored(metadata, 2, server)
+    server.sums_of_stored(np.arange(5), group[:5])
     again.restore(server.state())
-    first, second = (s.sums_of_stored(every, group, 2) for s in (server, again))
-    assert [t.to_bytes() for t in first] == [t.to_bytes() for t in second]
+    first, second = (s.sums_of_stored(np.arange(8), group) for s in (server, again))
+    assert first == second
     assert again.holds(np.array([0, 7])).all()
 
 
 def test_the_server_has_no_key_and_no_way_to_open():
-    server = AdditiveServer(Plain().adder(), Ledger(1))
+    server = AdditiveServer(Plain().adder(), Ledger(1), 2)
     names = {name for name in dir(server) if not name.startswith("__")}
     assert not {name for name in names if "open" in name or "key" in name or "secret" in name}
     assert b"PlainKey" not in pickle.dumps(server)

@@ -1,4 +1,4 @@
-"""What every scheme offers: clients seal and open, the server adds, and nothing else passes between.
+"""What every scheme offers: clients seal and open, the server adds, and only bytes pass between.
 
 The server is handed an `Adder`. It has no method that opens and holds nothing that could: a server that
 only adds, by type. `Scheme.opened_by` says who may read a sum: the server itself (in the clear, secure
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 
 class Sealed(Protocol):
-    """A vector, or a sum of them, that can be added and sent; reading it takes a key."""
+    """A vector, or a sum of them, as the server holds it: to be added and sent on, not to be read."""
 
     @property
     def terms(self) -> int:
-        """Count the vectors that were added into this one."""
+        """Count the vectors that are summed in it."""
         ...
 
     def to_bytes(self) -> bytes:
@@ -30,24 +30,28 @@ class Sealed(Protocol):
 class Adder(Protocol):
     """The server's half of a scheme."""
 
-    def add(self, parts: Iterable[Sealed]) -> Sealed:
-        """Add sealed vectors of one length; at least one."""
+    def load(self, data: bytes) -> Sealed:
+        """Take in what a client sealed; SealError if it is damaged or of another scheme or key."""
         ...
 
-    def load(self, data: bytes) -> Sealed:
-        """Read what `Sealed.to_bytes` wrote; SealError if it is damaged or of another scheme."""
+    def add(self, parts: Iterable[Sealed]) -> Sealed:
+        """Add vectors of one length; at least one."""
+        ...
+
+    def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> Sealed:
+        """Take vectors that are summed in a total out of it again."""
         ...
 
 
 class ClientKey(Protocol):
     """A client's half of a scheme."""
 
-    def seal(self, vector: NDArray[np.float64]) -> Sealed:
-        """Close a vector [S] so that it can be added."""
+    def seal(self, vector: NDArray[np.float64]) -> bytes:
+        """Close a vector [S] so that it can be added; OverflowBudget if a value is out of range."""
         ...
 
-    def open(self, total: Sealed) -> NDArray[np.float64]:
-        """Read a sum [S]."""
+    def open(self, data: bytes) -> NDArray[np.float64]:
+        """Read a sum [S]; SealError if it was sealed under another key, or altered."""
         ...
 
 

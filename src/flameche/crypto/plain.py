@@ -6,7 +6,6 @@ nothing: the server can read every term.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -15,28 +14,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.crypto.api import Sealed
+from flameche.crypto.envelope import Envelope, fingerprint, pack, unpack
 from flameche.errors import SealError
 
-HEADER = struct.Struct("<4sBxxxII")  # magic, bytes per value, terms, length
-MAGIC = b"FLp1"
+NAME = "plain"
+MARK = fingerprint(NAME, version=1)
 
 
 @dataclass(frozen=True)
 class PlainVector:
     """A vector in the clear, in a sealed vector's clothes."""
 
-    values: NDArray[np.float32] | NDArray[np.float64]
+    values: NDArray[np.float64]
     terms: int = 1
 
     def to_bytes(self) -> bytes:
-        """Write a 16-byte header and the values, little-endian."""
-        item = self.values.dtype.itemsize
-        head = HEADER.pack(MAGIC, item, self.terms, len(self.values))
-        return head + self.values.astype(f"<f{item}", copy=False).tobytes()
+        """Write single terms as float32, which loses nothing, and sums as float64."""
+        kind = "<f4" if self.terms == 1 else "<f8"
+        return pack(NAME, MARK, Envelope(self.terms, len(self.values), self.values.astype(kind).tobytes()))
 
 
 class PlainAdder:
     """Adds vectors in float64, in the order given."""
+
+    def load(self, data: bytes) -> PlainVector:
+        """Read what `PlainVector.to_bytes` wrote."""
+        envelope = unpack(data, NAME, MARK)
+        kind = "<f4" if envelope.terms == 1 else "<f8"
+        if len(envelope.body) != envelope.numbers * np.dtype(kind).itemsize:
+            raise SealError(
+                f"a plain vector is damaged: {len(envelope.body)} bytes for {envelope.numbers} numbers"
+            )
+        return PlainVector(np.frombuffer(envelope.body, kind).astype(np.float64), envelope.terms)
 
     def add(self, parts: Iterable[Sealed]) -> PlainVector:
         """Add vectors of one length; at least one."""
@@ -46,37 +55,33 @@ class PlainAdder:
         lengths = {len(vector.values) for vector in vectors}
         if len(lengths) > 1:
             raise SealError(f"vectors of different lengths cannot be added: {sorted(lengths)}")
-        total = np.stack([vector.values for vector in vectors]).sum(axis=0, dtype=np.float64)
+        total = np.stack([vector.values for vector in vectors]).sum(axis=0)
         return PlainVector(total, sum(vector.terms for vector in vectors))
 
-    def load(self, data: bytes) -> PlainVector:
-        """Read what `PlainVector.to_bytes` wrote."""
-        if len(data) < HEADER.size or data[:4] != MAGIC:
-            raise SealError("these bytes are not a vector of the scheme 'plain'")
-        _, item, terms, length = HEADER.unpack_from(data)
-        if item not in (4, 8) or len(data) != HEADER.size + item * length:
-            raise SealError(f"a plain vector is damaged: {len(data)} bytes do not hold {length} values")
-        return PlainVector(np.frombuffer(data, f"<f{item}", offset=HEADER.size), terms)
+    def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> PlainVector:
+        """Take vectors out of a total again."""
+        whole, out = cast(PlainVector, total), self.add(parts)
+        return PlainVector(whole.values - out.values, whole.terms - out.terms)
 
 
 class PlainKey:
     """Seals by rounding to float32, opens by looking."""
 
-    def seal(self, vector: NDArray[np.float64]) -> PlainVector:
+    def seal(self, vector: NDArray[np.float64]) -> bytes:
         """Round a vector [S] to what crosses the wire; NaN and infinity are refused."""
         if not np.isfinite(vector).all():
             raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
-        return PlainVector(vector.astype(np.float32))
+        return PlainVector(vector).to_bytes()
 
-    def open(self, total: Sealed) -> NDArray[np.float64]:
+    def open(self, data: bytes) -> NDArray[np.float64]:
         """Read a sum [S]."""
-        return cast(PlainVector, total).values.astype(np.float64)
+        return PlainAdder().load(data).values
 
 
 class Plain:
     """No protection; the oracle for the schemes that have some."""
 
-    name = "plain"
+    name = NAME
     opened_by: Literal["server", "clients"] = "server"
 
     def adder(self) -> PlainAdder:

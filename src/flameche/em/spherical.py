@@ -65,7 +65,7 @@ def statistics(phi: Floats, weight: Floats) -> Floats:
 
     phi [C B F], weight [C B] -> [C S], S = B*F + B + 1: the weighted blocks, the weights, a one.
     """
-    blocks = (phi * weight[:, :, None]).reshape(len(phi), -1)
+    blocks = (phi * weight[:, :, None]).reshape(len(phi), phi.shape[1] * phi.shape[2])
     return np.concatenate([blocks, weight, np.ones((len(phi), 1))], axis=1)
 
 

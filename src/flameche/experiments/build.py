@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flameche.crypto.plain import Plain
+from flameche.crypto.api import Scheme
+from flameche.crypto.codec import FixedPoint
+from flameche.crypto.masking import SecAgg
+from flameche.crypto.registry import SLOT_BITS, make_scheme
 from flameche.data import Federation, build_federation, load_dataset, load_npz
 from flameche.experiments.schema import Experiment, ModelConfig
 from flameche.metadata import extractors
@@ -44,6 +47,7 @@ def build(
     device: str,
     training: bool = True,
     metadata: Metadata | None = None,
+    scheme: Scheme | SecAgg | None = None,
     progress: Progress | None = None,
 ) -> Setup:
     """Build a run of an experiment; without training, only its clustering half.
@@ -61,7 +65,8 @@ def build(
         if training
         else NoTrainer(federation.train.sizes),
         ledger=ledger,
-        scheme=Plain(),
+        scheme=scheme or make_scheme_for(experiment),
+        min_cluster=experiment.scheme.least,
         extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
         group=federation.group,
         weighting=experiment.training.weighting,
@@ -71,6 +76,14 @@ def build(
     method: Method = METHODS[experiment.method.kind](world, **options)
     world.notes.extend(notes)
     return Setup(federation, world, method, world.notes)
+
+
+def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
+    """Make the config's scheme, with fresh keys, for sums over all its clients."""
+    how, clients = experiment.scheme, experiment.data.clients
+    if how.kind == "secagg":
+        return SecAgg(FixedPoint.fitting(how.bound, clients, SLOT_BITS))
+    return make_scheme(how.kind, clients=clients, bound=how.bound, key_bits=how.key_bits)
 
 
 def _threads(experiment: Experiment, federation: Federation) -> int:

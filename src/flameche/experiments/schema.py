@@ -211,9 +211,21 @@ MethodConfig = Annotated[FlamecheConfig | FedavgConfig | OracleConfig, Field(dis
 
 
 class SchemeConfig(Table):
-    """How contributions are sealed."""
+    """How contributions are sealed.
 
-    kind: Literal["plain"] = "plain"
+    `bound`: the largest magnitude of a metadata value, which fixed point makes room for. `min_cluster`: no
+    sum over fewer clients is opened; None is 3, and 1 in the clear, where the server sees all anyway.
+    """
+
+    kind: Literal["plain", "secagg", "paillier", "bfv", "ckks", "ckks-paper"] = "plain"
+    bound: float = Field(default=64.0, gt=0)
+    min_cluster: Count | None = None
+    key_bits: Literal[2048, 3072] = 3072
+
+    @property
+    def least(self) -> int:
+        """The least number of clients in a sum that is opened."""
+        return self.min_cluster or (1 if self.kind == "plain" else 3)
 
 
 class Experiment(Table):

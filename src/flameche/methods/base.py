@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
+from flameche.crypto.masking import SecAgg
 from flameche.metadata.extractors import Metadata
+from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger
+from flameche.protocol.sums import StoredSums, Sums
 from flameche.training.models import Models, average
 from flameche.training.trainer import Trainer
 
@@ -30,10 +33,11 @@ class World:
     seed: int
     trainer: Trainer
     ledger: Ledger
-    scheme: Scheme
+    scheme: Scheme | SecAgg
     extract: Callable[[], Metadata]
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
+    min_cluster: int = 1  # no sum over fewer clients is opened
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
     known_metadata: Metadata | None = field(default=None, repr=False)
 
@@ -73,6 +77,14 @@ class World:
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models
+
+    def sums(self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"]) -> Sums:
+        """Give the way in which this run's scheme forms sums over clusters."""
+        if isinstance(self.scheme, SecAgg):
+            from flameche.protocol.masked import MaskedSums  # needs cryptography, which only this scheme does
+
+            return MaskedSums(cohort, self.scheme, clusters, self.min_cluster, self.ledger, over)
+        return StoredSums(cohort, self.scheme, clusters, self.min_cluster, self.ledger)
 
     def initial_models(self, count: int) -> Models:
         """Give `count` copies of the shared initial model."""

@@ -22,9 +22,9 @@ import numpy as np
 from flameche.em.recluster import empty_clusters, redistribute, worst_cluster
 from flameche.em.spherical import Centroids
 from flameche.methods.base import UNSEEN, Arrays, Ints, Outcome, World
-from flameche.protocol.client import Cohort, Missing, wire_size
+from flameche.protocol.client import Cohort, Missing
 from flameche.protocol.phases import MStep, Spread, UnitMeans
-from flameche.protocol.server import AdditiveServer
+from flameche.protocol.sums import Sums, stacked
 from flameche.rng import stream
 
 ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
@@ -56,7 +56,7 @@ class Flameche:
         self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
         self.recluster_last = recluster_last
         self.cohort = Cohort(world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing)
-        self.server = AdditiveServer(world.scheme.adder(), world.ledger)
+        self.sums: Sums = world.sums(self.cohort, clusters, over=m_step)
         self.models = world.initial_models(clusters)  # line 3
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.error = np.zeros(world.clients)
@@ -72,7 +72,7 @@ class Flameche:
             self._partition(participants)
         self._broadcast(participants)  # line 6
         k, e = self.cohort.e_step(participants, self.centroids)  # lines 12-13, on the clients
-        self._upload(participants, k)  # lines 8-11
+        self.sums.offer(participants, k, self.centroids)  # lines 8-11, sealed, on the clients
         trained = self.world.train(self.models, k, participants, r)  # line 14, on the clients
         self.assignment[participants], self.error[participants] = k, e  # lines 15, 17-18
         self.world.ledger.sent("assignment", participants, ASSIGNMENT_BYTES)
@@ -88,9 +88,10 @@ class Flameche:
         return np.flatnonzero(self.assignment != UNSEEN)
 
     def _m_step(self, members: Ints) -> None:
-        """Contribute (stored terms), add, absorb: theta from the sums over each cluster's members."""
-        totals = self.server.sums_of_stored(members, self.assignment[members], self.clusters)
-        self.centroids = self.cohort.absorb(MStep(self.centroids), totals)
+        """Add and absorb what was contributed: theta from the sums over each cluster's members."""
+        totals = self.sums.totals(members, self.assignment[members])
+        if any(total is not None for total in totals):
+            self.centroids = MStep(self.centroids).absorb(stacked(totals))
 
     def _recluster(self, r: int, participants: Ints) -> bool:
         """Share the clients of the cluster with the highest mean error among it and the empty ones."""
@@ -103,37 +104,28 @@ class Flameche:
         count = np.bincount(k, minlength=self.clusters).astype(np.float64)
         error = np.bincount(k, weights=e, minlength=self.clusters).astype(np.float64)
         worst = worst_cluster(error, count, empty)
-        members = seen[k == worst]
+        movable = self.sums.movable(seen, participants)
+        members = movable[self.assignment[movable] == worst]
         targets = np.append(empty, worst)
         self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
-        summed = seen if self.over == "seen" else participants
-        self._m_step(summed[np.isin(self.assignment[summed], targets)])
+        self.sums.offer(participants, self.assignment[participants], self.centroids)
+        self._m_step(seen if self.over == "seen" else participants)
         return True
 
     def _partition(self, participants: Ints) -> None:
         """Make theta^(0) from a random partition of the first participants, by the same sums."""
         order = stream(self.world.seed, "flameche", "partition").permutation(len(participants))
         part = order % self.clusters
-        self._upload(participants, part)
+        self.sums.offer(participants, part, self.centroids)
         self.assignment[participants] = part
         self._m_step(participants)
         self.assignment[participants] = UNSEEN
 
-    def _upload(self, clients: Ints, assignment: Ints) -> None:
-        """Send sealed metadata: once, or whenever imputed blocks may have changed."""
-        if not self.cohort.imputes:
-            new = ~self.server.holds(clients)
-            clients, assignment = clients[new], assignment[new]
-        if len(clients) == 0:
-            return
-        terms = self.cohort.contribute(MStep(self.centroids), clients, assignment, self.centroids)
-        self.world.ledger.sent("metadata", clients, wire_size(terms) // len(terms))
-        self.server.store(clients, terms)
-
     def _broadcast(self, clients: Ints) -> None:
-        """Count the centroids' way down: theta and its masses, four bytes a number."""
+        """Count the centroids' way down: sealed sums where clients open them, else four bytes a number."""
         numbers = self.centroids.theta.size + self.centroids.mass.size
-        self.world.ledger.received("centroids", clients, 4 * numbers)
+        sealed = self.sums.broadcast_bytes
+        self.world.ledger.received("centroids", clients, 4 * numbers if sealed is None else sealed)
 
     def serving(self) -> Ints:
         """Serve each client its cluster's model; one never seen takes an E-step to find its own."""
@@ -147,21 +139,17 @@ class Flameche:
         every = np.arange(self.world.clients)
         k, _ = self.cohort.e_step(every, self.centroids)
         blank = Centroids(np.zeros_like(self.centroids.theta), np.zeros_like(self.centroids.mass))
-        first = UnitMeans(blank)
-        terms = self.cohort.contribute(first, every, k, self.centroids)
-        means = self.cohort.absorb(first, self.server.sums(terms, k, self.clusters))
-        second = Spread(means)
-        terms = self.cohort.contribute(second, every, k, self.centroids)
-        dbi, ch = self.cohort.absorb(second, self.server.sums(terms, k, self.clusters))
+        means = self.sums.once(UnitMeans(blank), every, k, self.centroids)
+        dbi, ch = self.sums.once(Spread(means), every, k, self.centroids)
         return Outcome(k, dbi, ch)
 
     def state(self) -> Arrays:
         """Give errors, centroids and the server's sealed terms."""
         centroids = {"theta": self.centroids.theta, "mass": self.centroids.mass}
-        return {"error": self.error, **centroids, **self.server.state()}
+        return {"error": self.error, **centroids, **self.sums.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.error = arrays["error"].astype(np.float64)
         self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
-        self.server.restore(arrays)
+        self.sums.restore(arrays)

@@ -6,16 +6,16 @@ real network is a cohort of one. Both run these functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from flameche.crypto.api import Scheme, Sealed
+from flameche.crypto.api import Scheme
+from flameche.crypto.masking import SecAgg
 from flameche.em import spherical
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.metadata.extractors import Metadata
-from flameche.protocol.ledger import Ledger
+from flameche.protocol.ledger import Ledger, Side
 from flameche.protocol.phases import Phase, Result
 
 Missing = Literal["counts", "impute", "zero"]
@@ -32,7 +32,7 @@ class Cohort:
     def __init__(
         self,
         metadata: Metadata,
-        scheme: Scheme,
+        scheme: Scheme | SecAgg,
         ledger: Ledger,
         *,
         unit_norm: bool = False,
@@ -42,7 +42,8 @@ class Cohort:
         present = metadata.presence
         self.weight: Floats = np.ones_like(present) if missing == "zero" else present
         self.imputes = missing == "impute" and bool((present == 0).any())
-        self._key = scheme.client_key()
+        self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
+        self._opener: Side = "server" if scheme.opened_by == "server" else "client"
         self._ledger = ledger
 
     def __len__(self) -> int:
@@ -58,33 +59,27 @@ class Cohort:
         with self._ledger.clock("client", "clustering"):
             return spherical.e_step(self.phi[clients], self.weight[clients], centroids)
 
-    def contribute(
-        self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids
-    ) -> list[Sealed]:
-        """Compute and seal the terms of clients [n] for a phase."""
+    def terms(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Floats:
+        """Compute the terms of clients [n] for a phase [n S], not yet sealed."""
         with self._ledger.clock("client", "clustering"):
             phi, weight = self.phi[clients], self.weight[clients]
             if self.imputes:  # from the client's own centroid, where that has the class
                 missing = (weight == 0) & (centroids.mass[assignment] > 0)
                 phi = np.where(missing[:, :, None], centroids.theta[assignment], phi)
                 weight = np.where(missing, 1.0, weight)
-            terms = phase.contribute(phi, weight, assignment)
+            return phase.contribute(phi, weight, assignment)
+
+    def contribute(
+        self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids
+    ) -> list[bytes]:
+        """Compute and seal the terms of clients [n] for a phase."""
+        terms = self.terms(phase, clients, assignment, centroids)
         with self._ledger.clock("client", "encryption"):
-            return [self._key.seal(term) for term in terms]
+            return [self._key.seal(term) for term in terms] if self._key else []
 
-    def absorb(self, phase: Phase[Result], totals: Sequence[Sealed | None]) -> Result:
-        """Open the sums of a phase, one per cluster, and turn them into its result.
-
-        A deterministic function of the sums: it gives the same wherever they may be opened.
-        """
-        with self._ledger.clock("client", "encryption"):
-            opened = [None if total is None else self._key.open(total) for total in totals]
-        length = next((len(row) for row in opened if row is not None), 0)
-        rows = np.array([np.zeros(length) if row is None else row for row in opened])
-        with self._ledger.clock("client", "clustering"):
-            return phase.absorb(rows)
-
-
-def wire_size(terms: Sequence[Sealed | None]) -> int:
-    """Count the bytes of sealed vectors on the wire."""
-    return sum(len(term.to_bytes()) for term in terms if term is not None)
+    def open(self, total: bytes | None) -> Floats | None:
+        """Open a sum [S], on whichever side may; None stays None."""
+        if total is None or self._key is None:
+            return None
+        with self._ledger.clock(self._opener, "encryption"):
+            return self._key.open(total)

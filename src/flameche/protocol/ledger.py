@@ -49,8 +49,12 @@ class Ledger:
             yield
         finally:
             self._running = False
-            key = f"{side}/{what}"
-            self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
+            self.add(side, what, time.perf_counter() - start)
+
+    def add(self, side: Side, what: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        key = f"{side}/{what}"
+        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
     def per_client(self, way: Literal["up", "down"]) -> Ints:
         """Sum the bytes of each client [C], one way."""

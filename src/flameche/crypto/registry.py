@@ -1,0 +1,105 @@
+"""Finds a scheme by name, makes its keys, and reads them back; each library is imported when asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flameche.crypto.api import Adder, Scheme
+from flameche.crypto.codec import FixedPoint
+from flameche.crypto.plain import Plain
+from flameche.errors import ConfigError
+
+SLOT_BITS = 36  # of a signed sum: what the smallest BFV ring holds, and the same integers for all schemes
+
+
+@dataclass(frozen=True)
+class SchemeInfo:
+    """One line of `flameche schemes`."""
+
+    name: str
+    title: str
+    needs: str  # the package it stands on
+    opened_by: str
+    security: str
+    exact: bool
+
+
+SCHEMES = {
+    info.name: info
+    for info in (
+        SchemeInfo("plain", "in the clear", "", "server", "none", True),
+        SchemeInfo(
+            "secagg", "secure aggregation, Bonawitz et al.", "cryptography", "server", "128 bit", True
+        ),
+        SchemeInfo("paillier", "Paillier, packed", "gmpy2", "clients", "128 bit at 3072 bits", True),
+        SchemeInfo("bfv", "BFV lattice, exact", "tenseal", "clients", "128 bit", True),
+        SchemeInfo("ckks", "CKKS lattice, additive parameters", "tenseal", "clients", "128 bit", False),
+        SchemeInfo("ckks-paper", "CKKS, the paper's parameters", "tenseal", "clients", "128 bit", False),
+    )
+}
+
+
+def make_scheme(kind: str, *, clients: int, bound: float = 64.0, key_bits: int = 3072) -> Scheme:
+    """Make a scheme with fresh keys, for sums of up to `clients` vectors of values up to `bound`."""
+    if kind == "plain":
+        return Plain()
+    module = _module(kind)
+    if kind == "bfv":
+        made: Scheme = module.Bfv.generate(max_terms=clients, bound=bound)
+    elif kind in ("ckks", "ckks-paper"):
+        made = module.Ckks.generate(max_terms=clients, bound=bound, paper=kind == "ckks-paper")
+    elif kind == "paillier":
+        bits = FixedPoint.fitting(bound, clients, SLOT_BITS).fraction_bits
+        made = module.Paillier.generate(max_terms=clients, bound=bound, key_bits=key_bits, fraction_bits=bits)
+    else:
+        raise ConfigError(f"scheme.kind = {kind!r} has no keys; sessions of '{kind}' make their own")
+    return made
+
+
+def secret_bytes(scheme: Scheme) -> bytes | None:
+    """Write a scheme's secret, for a file of mode 0600; None where it has none."""
+    write: Callable[[], bytes] | None = getattr(scheme, "secret_bytes", None)
+    return write() if write else None
+
+
+def public_bytes(scheme: Scheme) -> bytes | None:
+    """Write the server's part of a scheme's key; None where it has none."""
+    write: Callable[[], bytes] | None = getattr(scheme, "public_bytes", None)
+    return write() if write else None
+
+
+def scheme_from_bytes(kind: str, data: bytes) -> Scheme:
+    """Read a secret that `secret_bytes` wrote."""
+    module = _module(kind)
+    if kind == "bfv":
+        found: Scheme = module.Bfv.from_bytes(data)
+    elif kind == "paillier":
+        found = module.Paillier.from_bytes(data)
+    else:
+        found = module.Ckks.from_bytes(data, kind)
+    return found
+
+
+def adder_from_bytes(kind: str, data: bytes) -> Adder:
+    """Make a server's half from its part of a key."""
+    module = _module(kind)
+    if kind == "paillier":
+        found: Adder = module.Paillier.adder_from_bytes(data)
+    elif kind == "bfv":
+        found = module.adder_from_bytes(data)
+    else:
+        found = module.adder_from_bytes(data, kind)
+    return found
+
+
+def _module(kind: str) -> Any:
+    try:
+        return importlib.import_module(f"flameche.crypto.{kind.partition('-')[0]}")
+    except ImportError as problem:
+        package = SCHEMES[kind].needs
+        raise ConfigError(
+            f"scheme.kind = {kind!r} needs the package {package}: pip install {package}"
+        ) from problem

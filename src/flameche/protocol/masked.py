@@ -1,0 +1,117 @@
+"""The M-step's sums under secure aggregation, where masks live for one session.
+
+Two ways, by the method's M-step:
+- "participants": in each round and cluster, its participants sum their terms in a session of their own,
+  as the paper says.
+- "seen": metadata never change, so a participant contributes only the *change* of its part in each cluster's
+  sum, gamma_new phi - gamma_old phi, for all K clusters in one session of the round's participants. The
+  server's running sums equal those over all clients seen, which the paper calls hard to keep.
+
+The guard works on blocks: a cluster's changes are let through only if at least `least` participants change
+it, and its sum then holds at least `least` clients; otherwise they are kept back for a later round.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from flameche.crypto.masking import SecAgg
+from flameche.crypto.secagg.driver import aggregate
+from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.protocol.client import Cohort
+from flameche.protocol.ledger import Ledger
+from flameche.protocol.phases import MStep, Phase, Result
+from flameche.protocol.sums import Arrays, stacked
+
+
+class MaskedSums:
+    """Sums that only sessions of present clients can form."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        scheme: SecAgg,
+        clusters: int,
+        least: int,
+        ledger: Ledger,
+        over: Literal["seen", "participants"],
+    ) -> None:
+        self._cohort, self._codec, self._ledger = cohort, scheme.codec, ledger
+        self._clusters, self._least, self._over = clusters, max(2, least), over
+        self._part = np.zeros((len(cohort), clusters), bool)  # each client's own part in the running sums
+        self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
+        self.broadcast_bytes: int | None = None
+
+    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+        """Hold the sessions that these clients' terms need."""
+        terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
+        encoded = np.stack([self._codec.encode(term) for term in terms])
+        if self._over == "participants":
+            self._sums = self._by_cluster(encoded, clients, assignment)
+        else:
+            self._add_changes(encoded, clients, assignment)
+
+    def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
+        """Read the sums that the last offer left."""
+        return [None if total is None else self._codec.decode(total) for total in self._sums]
+
+    def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
+        """Sum one phase's terms, cluster by cluster."""
+        terms = self._cohort.terms(phase, clients, assignment, centroids)
+        encoded = np.stack([self._codec.encode(term) for term in terms])
+        sums = self._by_cluster(encoded, clients, assignment)
+        decoded = [None if total is None else self._codec.decode(total) for total in sums]
+        return phase.absorb(stacked(decoded, terms.shape[1]))
+
+    def movable(self, seen: Ints, participants: Ints) -> Ints:
+        """Move only who is there: nobody else's part in a sum can be changed."""
+        return participants
+
+    def _by_cluster(self, encoded: Ints, clients: Ints, assignment: Ints) -> list[np.ndarray | None]:
+        sums: list[np.ndarray | None] = []
+        for k in range(self._clusters):
+            mine = np.flatnonzero(assignment == k)
+            enough = len(mine) >= self._least
+            sums.append(self._session(encoded[mine], clients[mine], f"cluster {k}") if enough else None)
+        return sums
+
+    def _add_changes(self, encoded: Ints, clients: Ints, assignment: Ints) -> None:
+        wanted = np.eye(self._clusters, dtype=bool)[assignment]
+        change = wanted.astype(np.int64) - self._part[clients]
+        held = self._part.sum(axis=0) + change.sum(axis=0)
+        movers = np.abs(change).sum(axis=0)
+        permitted = (movers >= self._least) & ((held >= self._least) | (held == 0))
+        change[:, ~permitted] = 0
+        if not change.any() or len(clients) < self._least:
+            return
+        self._part[np.ix_(clients, permitted)] = wanted[:, permitted]
+        blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)
+        total = self._session(blocks, clients, "changes").reshape(self._clusters, -1)
+        for k in np.flatnonzero(permitted).tolist():
+            before = self._sums[k]
+            after = total[k] if before is None else before + total[k]
+            self._sums[k] = after if held[k] else None
+
+    def _session(self, vectors: Ints, clients: Ints, label: str) -> Ints:
+        """Run one whole session among these clients [n] and book what it cost."""
+        total, _, costs = aggregate(vectors, label=label)
+        for i, up, down in zip(clients, costs.up, costs.down, strict=True):
+            self._ledger.sent("metadata", np.array([i]), int(up))
+            self._ledger.received("secagg", np.array([i]), int(down))
+        self._ledger.add("client", "encryption", costs.client_seconds)
+        self._ledger.add("server", "encryption", costs.server_seconds)
+        return total
+
+    def state(self) -> Arrays:
+        """Give the running sums and every client's part in them."""
+        sums = {f"sum/{k}": total for k, total in enumerate(self._sums) if total is not None}
+        return {"part": self._part, **sums}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._part = arrays["part"].astype(bool)
+        for key, value in arrays.items():
+            if key.startswith("sum/"):
+                self._sums[int(key.removeprefix("sum/"))] = value

@@ -1,0 +1,111 @@
+"""Where the M-step's sums come from: terms kept sealed by the server, or masked afresh each round.
+
+Both kinds do the same for a method: clients `offer` what the sums need, `totals` gives the sums that may be
+opened, `once` plays a single phase. A sum that the leakage guard holds back comes out as None.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from flameche.crypto.api import Scheme
+from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.protocol.client import Cohort
+from flameche.protocol.guard import LeakageGuard
+from flameche.protocol.ledger import Ledger
+from flameche.protocol.phases import MStep, Phase, Result
+from flameche.protocol.server import AdditiveServer
+
+Arrays = dict[str, np.ndarray]
+
+
+class Sums(Protocol):
+    """The M-step's sums over clusters."""
+
+    broadcast_bytes: int | None  # of the sealed sums, where clients open them; None where the server does
+
+    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+        """Let clients [n] hand in what the next sums need of them."""
+        ...
+
+    def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
+        """Open the sums [S] of the K clusters over these members [n]; None for nobody, or held back."""
+        ...
+
+    def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
+        """Play one phase with clients [n] and keep nothing of it."""
+        ...
+
+    def movable(self, seen: Ints, participants: Ints) -> Ints:
+        """Tell whose terms can change cluster now: everybody seen, or only who is there to say so."""
+        ...
+
+    def state(self) -> Arrays:
+        """Give what must survive a restart."""
+        ...
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        ...
+
+
+class StoredSums:
+    """Terms are sealed once and stay with the server, which adds them cluster by cluster."""
+
+    def __init__(self, cohort: Cohort, scheme: Scheme, clusters: int, least: int, ledger: Ledger) -> None:
+        self._cohort, self._ledger = cohort, ledger
+        self._server = AdditiveServer(scheme.adder(), ledger, clusters)
+        self._guard = LeakageGuard(len(cohort), clusters, least)
+        self._sealed = scheme.opened_by == "clients"
+        self.broadcast_bytes: int | None = 0 if self._sealed else None
+
+    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+        """Send sealed metadata: once, or whenever imputed blocks may have changed."""
+        if not self._cohort.imputes:
+            new = ~self._server.holds(clients)
+            clients, assignment = clients[new], assignment[new]
+        terms = self._cohort.contribute(MStep(centroids), clients, assignment, centroids)
+        for i, term in zip(clients, terms, strict=True):
+            self._ledger.sent("metadata", np.array([i]), len(term))
+        self._server.store(clients, terms)
+
+    def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
+        """Add the stored terms, and open the sums that may be opened."""
+        sums = self._server.sums_of_stored(members, assignment)
+        permits = self._guard.permits(members, assignment)
+        released = [total if good else None for total, good in zip(sums, permits, strict=True)]
+        if self._sealed:
+            self.broadcast_bytes = sum(len(total) for total in released if total)
+        return [self._cohort.open(total) for total in released]
+
+    def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
+        """Seal, add and open one phase's terms; clusters below the least size stay out."""
+        terms = self._cohort.contribute(phase, clients, assignment, centroids)
+        sums = self._server.sums(terms, assignment)
+        size = np.bincount(assignment, minlength=len(sums))
+        opened = [
+            self._cohort.open(total) if count >= self._guard.least else None
+            for total, count in zip(sums, size, strict=True)
+        ]
+        return phase.absorb(stacked(opened, len(terms[0])))
+
+    def movable(self, seen: Ints, participants: Ints) -> Ints:
+        """Move anybody: the server has everybody's term."""
+        return seen
+
+    def state(self) -> Arrays:
+        """Give the server's sealed terms and the guard's memory."""
+        return {**self._server.state(), "released": self._guard.released}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._server.restore(arrays)
+        self._guard.released = arrays["released"].astype(bool)
+
+
+def stacked(totals: list[Floats | None], length: int = 0) -> Floats:
+    """Put the sums of K clusters on top of each other [K S], zeros for None."""
+    known = next((len(total) for total in totals if total is not None), length)
+    return np.array([np.zeros(known) if total is None else total for total in totals])
