@@ -11,7 +11,7 @@ import flameche
 ROOT = Path(flameche.__file__).parent
 ORDER = [
     *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
-    *("simulation", "experiments", "report", "api", "cli", "__main__"),
+    *("simulation", "experiments", "report", "display", "bench", "api", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -22,8 +22,8 @@ HOME = {
     "cryptography": {"crypto"},
     "flwr": {"flower"},
     "ray": {"experiments"},
-    "typer": {"cli"},
-    "rich": {"cli"},
+    "typer": {"cli", "bench"},
+    "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},

@@ -82,7 +82,7 @@ def test_run_then_report(call, experiment, tmp_path):
 
 
 def test_lists(call):
-    for command, word in (("methods", "flameche"), ("datasets", "digits")):
+    for command, word in (("methods", "flameche"), ("datasets", "digits"), ("schemes", "bfv")):
         code, out, _ = call(command)
         assert code == 0 and word in out
         code, out, _ = call(command, "--json")
@@ -206,3 +206,12 @@ def test_a_run_in_the_clear_needs_no_cryptographic_package(experiment):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_keys_are_made_and_never_replaced(call, tmp_path):
+    code, out, _ = call("keys", "new", "site", "--scheme", "ckks", "--clients", 7)
+    assert code == 0 and "client.key" in out and "server.pub" in out
+    assert (tmp_path / "site" / "client.key").stat().st_mode & 0o077 == 0
+    refused(call("keys", "new", "site"), "never replaced")
+    refused(call("keys", "new", "other", "--scheme", "secagg"), "no keys")
+    refused(call("keys", "new", "other", "--scheme", "rsa"), "not known")

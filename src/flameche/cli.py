@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from flameche.bench.command import app as bench_app
+from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
 from flameche.errors import FlamecheError
 
 app = typer.Typer(
@@ -22,8 +21,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-log = Console(stderr=True, highlight=False)
+app.add_typer(bench_app, name="bench")
+keys_app = typer.Typer(help="Keys for encrypted runs.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
 Overrides = Annotated[
@@ -62,7 +62,7 @@ def demo(
         )
     summaries = _run_all([(experiment, seed) for experiment in experiments], out, device, fresh=True)
     page = write_report(out / "demo", out / "demo")
-    _print_runs(summaries, as_json)
+    print_runs(summaries, as_json)
     if not as_json:
         out_console.print(f"\nReport: {page}", soft_wrap=True)
 
@@ -81,7 +81,7 @@ def run(
 
     described = load_experiment(experiment, overrides or [])
     seeds = described.seeds if seed is None else (seed,)
-    _print_runs(_run_all([(described, s) for s in seeds], out, device), as_json)
+    print_runs(_run_all([(described, s) for s in seeds], out, device), as_json)
     if not as_json:
         log.print(
             f"Runs are under {out / described.name}; `flameche report {out}` draws them.", soft_wrap=True
@@ -104,7 +104,7 @@ def cluster(
     described = load_experiment(experiment, overrides or [])
     where = choose_device(device)
     summaries = []
-    with _bar() as bar:
+    with progress_bar() as bar:
         for s in described.seeds if seed is None else (seed,):
             task = bar.add_task(f"seed {s}: metadata", total=None)
 
@@ -113,7 +113,7 @@ def cluster(
 
             summaries.append(cluster_experiment(described, s, device=where, progress=progress))
             bar.update(task, description=f"seed {s}: clustered", completed=1, total=1)
-    _print_runs(summaries, as_json)
+    print_runs(summaries, as_json)
 
 
 @app.command()
@@ -144,7 +144,53 @@ def methods(as_json: JsonOption = False) -> None:
         }
         for kind, m in METHODS.items()
     ]
-    _print_rows(rows, as_json)
+    print_rows(rows, as_json)
+
+
+@app.command()
+def schemes(as_json: JsonOption = False) -> None:
+    """List the schemes: what each stands on, who opens sums, how secure it is."""
+    from importlib.util import find_spec
+
+    from flameche.crypto.registry import SCHEMES
+
+    rows = [
+        {
+            "scheme": info.name,
+            "what": info.title,
+            "here": not info.needs or find_spec(info.needs) is not None,
+            "needs": info.needs or "–",
+            "sums opened by": info.opened_by,
+            "security": info.security,
+            "sums": "exact" if info.exact else "approximate",
+        }
+        for info in SCHEMES.values()
+    ]
+    print_rows(rows, as_json)
+
+
+@keys_app.command("new")
+def new_keys(
+    folder: Annotated[Path, typer.Argument(help="Where client.key and server.pub go.", metavar="DIR")],
+    scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, ckks-paper or paillier.")] = "bfv",
+    clients: Annotated[int, typer.Option("--clients", help="The most terms in a sum.", min=1)] = 100,
+    bound: Annotated[float, typer.Option("--bound", help="The largest magnitude of a value.")] = 64.0,
+    key_bits: Annotated[int, typer.Option("--key-bits", help="Paillier: 3072 or 2048.")] = 3072,
+) -> None:
+    """Make a key: a file for clients (mode 0600) and the server's public part."""
+    from flameche.crypto.keyfile import PUBLIC, SECRET, write_public, write_secret
+    from flameche.crypto.registry import make_scheme
+    from flameche.errors import BadInput
+
+    made = make_scheme(scheme, clients=clients, bound=bound, key_bits=key_bits)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadInput(f"{folder} cannot be made: {problem.strerror}") from problem
+    write_secret(folder / SECRET, made)
+    write_public(folder / PUBLIC, made)
+    out_console.print(f"{folder / SECRET}  for every client, over a safe channel; mode 0600", soft_wrap=True)
+    out_console.print(f"{folder / PUBLIC}  for the server", soft_wrap=True)
 
 
 @app.command()
@@ -154,7 +200,7 @@ def datasets(as_json: JsonOption = False) -> None:
 
     infos = available()
     if as_json:
-        _print_json([{**asdict(info), "where": str(info.where) if info.where else None} for info in infos])
+        print_json([{**asdict(info), "where": str(info.where) if info.where else None} for info in infos])
         return
     rows = [
         {
@@ -168,7 +214,7 @@ def datasets(as_json: JsonOption = False) -> None:
         }
         for info in infos
     ]
-    _print_rows(rows, as_json=False)
+    print_rows(rows, as_json=False)
     for info in infos:
         if not info.found:
             out_console.print(f"\n{info.missing}", soft_wrap=True)
@@ -185,7 +231,7 @@ def _run_all(
 
     where = choose_device(device)
     summaries = []
-    with _bar() as bar, _stoppable():
+    with progress_bar() as bar, _stoppable():
         for experiment, seed in jobs:
             label = f"{experiment.name} · {experiment.method.kind} · seed {seed}"
             task = bar.add_task(label, total=experiment.rounds)
@@ -198,12 +244,12 @@ def _run_all(
             def on_round(record: dict[str, Any], task: Any = task, label: str = label) -> None:
                 nonlocal played
                 played = True
-                bar.update(task, completed=record["round"], description=f"{label}{_scores(record)}")
+                bar.update(task, completed=record["round"], description=f"{label}{scores(record)}")
 
             summary, folder = run_experiment(
                 experiment, seed, out, device=where, progress=progress, on_round=on_round, fresh=fresh
             )
-            bar.update(task, completed=experiment.rounds, description=f"{label}{_scores(summary)}")
+            bar.update(task, completed=experiment.rounds, description=f"{label}{scores(summary)}")
             summaries.append(summary)
             if not played:
                 log.print(f"{label}: finished earlier, read from {folder}", soft_wrap=True)
@@ -218,82 +264,6 @@ def _stoppable() -> Iterator[None]:
     except KeyboardInterrupt:
         print("flameche: stopped; the same command continues from the last checkpoint", file=sys.stderr)
         raise typer.Exit(130) from None
-
-
-def _scores(record: dict[str, Any]) -> str:
-    accuracy, ari = record["accuracy"], record["ari"]
-    text = "" if accuracy is None or accuracy != accuracy else f" · accuracy {100 * accuracy:.1f}%"
-    return text if ari is None or ari != ari else f"{text} · ARI {ari:.2f}"
-
-
-def _bar() -> Any:
-    """Make a progress display on stderr that stays quiet when nobody watches."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=log,
-        disable=not log.is_terminal,
-    )
-
-
-def _print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        _print_json(summaries[0] if len(summaries) == 1 else summaries)
-        return
-    rows = [
-        {
-            "method": s["label"],
-            "data": f"{s['dataset']} {s['setting']}",
-            "seed": str(s["seed"]),
-            "K": str(s["k"]),
-            "ARI": _number(s["ari"]),
-            "final": _number(s["ari_final"]),
-            "DBI": _number(s["dbi"]),
-            "CH": _number(s["ch"], ".1f"),
-            "acc %": _number(s["accuracy"] and 100 * s["accuracy"]),
-            "MB up": _number(s["bytes_up"] / 1e6),
-            "down": _number(s["bytes_down"] / 1e6),
-            "s": _number(s["wall_s"], ".1f"),
-        }
-        for s in summaries
-    ]
-    same = [key for key in ("data", "seed") if len({row[key] for row in rows}) == 1]
-    about = " · ".join(rows[0][key] if key == "data" else f"{key} {rows[0][key]}" for key in same)
-    kept = [key for key in rows[0] if key not in same and any(row[key] != "–" for row in rows)]
-    if about:
-        out_console.print(f"{about} · {summaries[0]['rounds']} rounds", style="bold")
-    _print_rows([{key: row[key] for key in kept} for row in rows], as_json=False)
-    for note in sorted({note for s in summaries for note in s.get("notes", [])}):
-        log.print(f"note: {note}", soft_wrap=True)
-
-
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        _print_json(rows)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for key in rows[0]:
-        right = all(isinstance(row[key], int | float) or _is_number(row[key]) for row in rows)
-        table.add_column(key, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("yes" if v is True else "no" if v is False else str(v) for v in row.values()))
-    out_console.print(table)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
-
-
-def _number(value: float | None, form: str = ".2f") -> str:
-    return "–" if value is None else format(value, form)
-
-
-def _is_number(text: Any) -> bool:
-    return isinstance(text, str) and set(text) <= set("0123456789.-–")
 
 
 def main() -> None:

@@ -1,10 +1,6 @@
 import numpy as np
 
-from flameche.em.recluster import empty_clusters, redistribute, worst_cluster
-
-
-def test_empty_clusters_are_those_that_nobody_is_in():
-    assert empty_clusters(np.array([0, 2, 2]), 5).tolist() == [1, 3, 4]
+from flameche.em.recluster import redistribute, worst_cluster
 
 
 def test_the_worst_cluster_has_the_highest_mean_error_not_the_highest_sum():

@@ -71,6 +71,7 @@ CHANGES: dict[str, Any] = {
     "scheme.bound": 8.0,
     "scheme.min_cluster": 5,
     "scheme.key_bits": 2048,
+    "scheme.updates": "ckks",
     "metadata.seed": 0,
     "method.kind": "fedavg",
     "method.clusters": 3,
@@ -81,14 +82,19 @@ CHANGES: dict[str, Any] = {
     "method.unit_norm": True,
     "method.missing": "zero",
     "method.recluster_last": True,
+    "method.hide_assignments": True,
 }
 WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
 ONLY_ONE_CHOICE = {"method.mode"}
 
 
+NEEDED_BY = {"method.hide_assignments": {"scheme": {"kind": "bfv", "updates": "secagg"}}}
+
+
 def changed(key: str, value: Any) -> Experiment:
     section, _, leaf = key.rpartition(".")
-    return parse(**({section: {leaf: value}} if section else {leaf: value}))
+    tables = {section: {leaf: value}} if section else {leaf: value}
+    return parse(**{**NEEDED_BY.get(key, {}), **tables})
 
 
 def all_keys() -> set[str]:
@@ -359,7 +365,8 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
          'data.dataset = "MINST": must be one of digits, mnist, fashion-mnist, cifar10, pathmnist, '
          "tissuemnist, mednist28; did you mean 'mnist'?"),
         ({"data": {"zoom": "q"}}, 'data.zoom = "q": must be one of crop, resize'),
-        ({"scheme": {"kind": "rsa"}}, 'scheme.kind = "rsa": must be one of plain, secagg, paillier, bfv, ckks, ckks-paper'),
+        ({"scheme": {"kind": "rsa"}},
+         'scheme.kind = "rsa": must be one of plain, secagg, paillier, bfv, ckks, ckks-paper'),
         ({"data": {"path": ""}}, 'data.path = "": must not be empty'),
         ({"data": {"groups": "4"}},
          'data.groups = "4": must be the number of groups or the list of their sizes'),

@@ -45,7 +45,7 @@ def test_permuting_clients_permutes_assignments():
     part = np.arange(40) % 4
     for method, start in ((first, part), (second, part[order])):  # the same first partition
         everybody = np.arange(40)
-        method.sums.offer(everybody, start, method.centroids)
+        method.sums.offer(everybody, start, np.zeros(40), method.centroids)
         method.assignment[:] = start
         method._m_step(everybody)
         method.init = "given"
@@ -102,7 +102,7 @@ def test_reclustering_shares_the_worst_cluster_with_the_empty_ones():
     world = clustering_world(metadata, group, rounds=100)
     method = Flameche(world, tau=1, empty="seen")
     everybody = np.arange(40)
-    method.sums.offer(everybody, np.zeros(40, np.int64), method.centroids)
+    method.sums.offer(everybody, np.zeros(40, np.int64), np.zeros(40), method.centroids)
     method.assignment[:] = np.where(group == 0, 0, 1)  # clusters 2 and 3 are empty
     method.error[:] = np.where(group == 0, 0.1, 0.2)
     method._m_step(everybody)
@@ -122,7 +122,7 @@ def test_the_two_rules_differ_in_who_is_asked():
         world = clustering_world(metadata, group, rounds=100)
         method = Flameche(world, empty=rule)
         everybody = np.arange(40)
-        method.sums.offer(everybody, np.zeros(40, np.int64), method.centroids)
+        method.sums.offer(everybody, np.zeros(40, np.int64), np.zeros(40), method.centroids)
         method.assignment[:] = group
         method._m_step(everybody)
         assert method._recluster(10, np.flatnonzero(group < 3)) is fires

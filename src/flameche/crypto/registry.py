@@ -96,6 +96,8 @@ def adder_from_bytes(kind: str, data: bytes) -> Adder:
 
 
 def _module(kind: str) -> Any:
+    if kind not in SCHEMES:
+        raise ConfigError(f"scheme {kind!r} is not known; there are {', '.join(SCHEMES)}")
     try:
         return importlib.import_module(f"flameche.crypto.{kind.partition('-')[0]}")
     except ImportError as problem:

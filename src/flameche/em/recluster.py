@@ -12,11 +12,6 @@ from numpy.typing import NDArray
 from flameche.em.spherical import Floats, Ints
 
 
-def empty_clusters(assignment: Ints, clusters: int) -> Ints:
-    """List the clusters that none of the given clients is assigned to."""
-    return np.flatnonzero(np.bincount(assignment, minlength=clusters) == 0)
-
-
 def worst_cluster(error_sum: Floats, count: Floats, empty: Ints) -> int:
     """Find the non-empty cluster with the highest average error.
 

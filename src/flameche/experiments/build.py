@@ -20,6 +20,7 @@ from flameche.methods.base import Method, World
 from flameche.models import FeatureExtractor, build_model
 from flameche.models.build import choose_kind
 from flameche.protocol.ledger import Ledger
+from flameche.protocol.updates import protect_updates
 from flameche.rng import stream_seed
 from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.loop import LoopTrainer
@@ -67,6 +68,9 @@ def build(
         ledger=ledger,
         scheme=scheme or make_scheme_for(experiment),
         min_cluster=experiment.scheme.least,
+        updates=protect_updates(
+            experiment.scheme.updates, federation.clients, experiment.scheme.least, ledger
+        ),
         extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
         group=federation.group,
         weighting=experiment.training.weighting,

@@ -1,4 +1,4 @@
-"""The demo: 20 clients, 4 hidden groups, embedded digits; FLAMECHE beside FedAvg and Oracle."""
+"""The demo: 20 clients, 4 hidden groups, embedded digits; FLAMECHE, encrypted, beside FedAvg and Oracle."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from flameche.experiments.config import Experiment, parse_experiment
 
 DESCRIPTION: dict[str, Any] = {
     "name": "demo",
-    "rounds": 30,
-    "participation": 0.5,
+    "rounds": 15,
+    "participation": 1.0,
     "data": {
         "dataset": "digits",
         "clients": 20,
@@ -24,6 +24,6 @@ DESCRIPTION: dict[str, Any] = {
 def demo_experiments() -> list[Experiment]:
     """Describe the demo's three runs, the method of interest first."""
     return [
-        parse_experiment({**DESCRIPTION, "method": {"kind": kind}}, source="demo")
-        for kind in ("flameche", "fedavg", "oracle")
+        parse_experiment({**DESCRIPTION, "method": {"kind": kind}, "scheme": {"kind": scheme}}, source="demo")
+        for kind, scheme in (("flameche", "bfv"), ("fedavg", "plain"), ("oracle", "plain"))
     ]

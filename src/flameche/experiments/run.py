@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 
 from flameche import __version__
+from flameche.crypto.api import Scheme
+from flameche.crypto.keyfile import read_secret, write_secret
+from flameche.crypto.masking import SecAgg
+from flameche.crypto.registry import secret_bytes
 from flameche.errors import ConfigError
-from flameche.experiments.build import Progress, Setup, build
+from flameche.experiments.build import Progress, Setup, build, make_scheme_for
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
@@ -48,7 +52,8 @@ def run_experiment(
         if (summary := folder.summary) is not None:
             return summary, path
         start = time.perf_counter()
-        setup = build(experiment, seed, device=device, progress=progress)
+        scheme = scheme_of_run(experiment, folder)
+        setup = build(experiment, seed, device=device, scheme=scheme, progress=progress)
         folder.write_text("config.toml", to_toml(experiment))
         setup.notes.extend(folder.keep_environment(environment(device)))
         result = simulate(
@@ -64,6 +69,16 @@ def run_experiment(
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
         return summary, path
+
+
+def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
+    """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
+    if folder.key_file.exists():
+        return read_secret(folder.key_file)
+    scheme = make_scheme_for(experiment)
+    if not isinstance(scheme, SecAgg) and secret_bytes(scheme) is not None:
+        write_secret(folder.key_file, scheme)
+    return scheme
 
 
 def cluster_experiment(

@@ -193,6 +193,7 @@ class FlamecheConfig(Table):
     unit_norm: bool = False
     missing: Literal["counts", "impute", "zero"] = "counts"
     recluster_last: bool = False
+    hide_assignments: bool = False
 
 
 class FedavgConfig(Table):
@@ -215,12 +216,14 @@ class SchemeConfig(Table):
 
     `bound`: the largest magnitude of a metadata value, which fixed point makes room for. `min_cluster`: no
     sum over fewer clients is opened; None is 3, and 1 in the clear, where the server sees all anyway.
+    `updates`: how model updates travel.
     """
 
     kind: Literal["plain", "secagg", "paillier", "bfv", "ckks", "ckks-paper"] = "plain"
     bound: float = Field(default=64.0, gt=0)
     min_cluster: Count | None = None
     key_bits: Literal[2048, 3072] = 3072
+    updates: Literal["clear", "secagg", "ckks"] = "clear"
 
     @property
     def least(self) -> int:
@@ -254,6 +257,22 @@ class Experiment(Table):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if getattr(self.method, "hide_assignments", False):
+            if self.scheme.kind in ("plain", "secagg"):
+                raise ConfigError(
+                    f"method.hide_assignments needs sums that clients open, scheme.kind = "
+                    f'"{self.scheme.kind}" opens them on the server; take "bfv", "ckks" or "paillier"'
+                )
+            if self.scheme.updates == "clear":
+                raise ConfigError(
+                    "method.hide_assignments: an update in the clear shows its cluster; "
+                    'set scheme.updates = "secagg" or "ckks"'
+                )
+        if self.scheme.updates != "clear" and self.training.bn_buffers == "first":
+            raise ConfigError(
+                f'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '
+                f'"{self.scheme.updates}" hides; take "mean" or "local"'
+            )
         clusters = getattr(self.method, "clusters", None)
         if clusters is not None and clusters >= self.data.clients:
             raise ConfigError(

@@ -41,9 +41,9 @@ class RunFolder:
     def close(self) -> None:
         """Let the folder go, and take it away if nothing was written into it."""
         self._lock.close()
-        kept = {file.name for file in self.path.iterdir()} - {".lock", "inputs.json"}
-        if not kept:
-            for name in (".lock", "inputs.json"):
+        trifles = (".lock", "inputs.json", "client.key")
+        if not {file.name for file in self.path.iterdir()} - set(trifles):
+            for name in trifles:
                 (self.path / name).unlink(missing_ok=True)
             for folder in (self.path, self.path.parent):
                 if not any(folder.iterdir()):
@@ -69,8 +69,13 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget what was run here, the summary first."""
-        for name in ("summary.json", "checkpoint.npz", "rounds.jsonl", "clients.parquet"):
+        for name in ("summary.json", "checkpoint.npz", "client.key", "rounds.jsonl", "clients.parquet"):
             (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def key_file(self) -> Path:
+        """Tell where the simulated clients keep their key while the run lasts."""
+        return self.path / "client.key"
 
     def keep_inputs(self, inputs: Mapping[str, str]) -> None:
         """Remember the user's own files by their hashes; refuse to mix runs made from different ones."""
@@ -170,6 +175,7 @@ class RunFolder:
         """Write the summary, which ends the run, and drop the checkpoint."""
         self.write_json("summary.json", summary)
         (self.path / "checkpoint.npz").unlink(missing_ok=True)
+        self.key_file.unlink(missing_ok=True)
 
     def _replace(self, name: str, write: Any) -> None:
         part = self.path / f".{name}.part"

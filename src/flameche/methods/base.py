@@ -13,12 +13,15 @@ from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.metadata.extractors import Metadata
 from flameche.protocol.client import Cohort
+from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.sums import StoredSums, Sums
+from flameche.protocol.updates import UpdateSums
 from flameche.training.models import Models, average
 from flameche.training.trainer import Trainer
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.generic]]
 DIVERGED = "training diverged: a model holds NaN or infinite weights"
 UNSEEN = -1  # the cluster of a client that has not taken part yet; 0 is a cluster like any other
@@ -38,6 +41,7 @@ class World:
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
     min_cluster: int = 1  # no sum over fewer clients is opened
+    updates: UpdateSums | None = None  # how model updates are protected; None in the clear
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
     known_metadata: Metadata | None = field(default=None, repr=False)
 
@@ -59,32 +63,71 @@ class World:
         self.ledger.oracle_knowledge.append(why)
         return self.group
 
-    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
-        """Send row pick[n] of models to clients [n], train there, collect the results [n]."""
+    def train(self, models: Models, pick: Ints, clients: Ints, round: int, hidden: bool = False) -> Models:
+        """Send row pick[n] of models to clients [n], train there, collect the results [n].
+
+        hidden: a client takes all models, so that its choice is its own.
+        """
         size = models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
-        self.ledger.received("model", clients, size)
+        self.ledger.received("model", clients, size * len(models) if hidden else size)
         with self.ledger.clock("client", "training"):
             trained = self.trainer.train(models, pick, clients, round)
-        self.ledger.sent("model", clients, size)
+        if self.updates is None:
+            self.ledger.sent("model", clients, size)
         return trained
 
-    def average(self, previous: Models, trained: Models, cluster: Ints, clients: Ints) -> Models:
-        """Average what clients [n] trained, per cluster [n]."""
+    def average(
+        self, previous: Models, trained: Models, cluster: Ints, clients: Ints, hidden: bool = False
+    ) -> Models:
+        """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters."""
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
-        with self.ledger.clock("server", "training"):
-            rule = self.trainer.plan.bn_buffers
-            models = average(previous, trained, cluster, weight=weight, buffers=rule)
+        rule = self.trainer.plan.bn_buffers
+        if self.updates is not None:
+            flat = trained.flat(with_buffers=rule == "mean")
+            weights = np.ones(len(clients)) if weight is None else weight / weight.mean()
+            models = self._average_unseen(previous, flat, cluster, clients, weights, hidden)
+        else:
+            with self.ledger.clock("server", "training"):
+                models = average(previous, trained, cluster, weight=weight, buffers=rule)
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models
 
-    def sums(self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"]) -> Sums:
+    def _average_unseen(
+        self, previous: Models, flat: Floats, cluster: Ints, clients: Ints, weight: Floats, hidden: bool
+    ) -> Models:
+        """Average flat models [n P] from sums alone; a cluster with too few participants keeps its model.
+
+        Sums per cluster, or, where clusters are hidden, one sum of one-hot blocks for all clusters.
+        """
+        assert self.updates is not None
+        terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
+        totals: list[Floats | None] = []
+        if hidden:
+            hot = np.eye(len(previous))[cluster]
+            blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
+            total = self.updates.total(blocks, clients)
+            totals = [] if total is None else list(total.reshape(len(previous), -1))
+        else:
+            for k in range(len(previous)):
+                members = np.flatnonzero(cluster == k)
+                totals.append(self.updates.total(terms[members], clients[members]))
+        models = previous
+        for k, one in enumerate(totals):
+            if one is not None and round(one[-1]) >= max(1, self.min_cluster):
+                models = models.replaced(k, one[:-2] / one[-2])
+        return models
+
+    def sums(
+        self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"], hidden: bool = False
+    ) -> Sums:
         """Give the way in which this run's scheme forms sums over clusters."""
         if isinstance(self.scheme, SecAgg):
             from flameche.protocol.masked import MaskedSums  # needs cryptography, which only this scheme does
 
             return MaskedSums(cohort, self.scheme, clusters, self.min_cluster, self.ledger, over)
-        return StoredSums(cohort, self.scheme, clusters, self.min_cluster, self.ledger)
+        kind = HiddenSums if hidden else StoredSums
+        return kind(cohort, self.scheme, clusters, self.min_cluster, self.ledger)
 
     def initial_models(self, count: int) -> Models:
         """Give `count` copies of the shared initial model."""

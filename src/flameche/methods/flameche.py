@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from flameche.em.recluster import empty_clusters, redistribute, worst_cluster
+from flameche.em.recluster import redistribute, worst_cluster
 from flameche.em.spherical import Centroids
 from flameche.methods.base import UNSEEN, Arrays, Ints, Outcome, World
 from flameche.protocol.client import Cohort, Missing
@@ -51,12 +51,14 @@ class Flameche:
         unit_norm: bool = False,
         missing: Missing = "counts",
         recluster_last: bool = False,
+        hide_assignments: bool = False,
     ) -> None:
         self.world, self.clusters = world, clusters
         self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
         self.recluster_last = recluster_last
         self.cohort = Cohort(world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing)
-        self.sums: Sums = world.sums(self.cohort, clusters, over=m_step)
+        self.hidden = hide_assignments
+        self.sums: Sums = world.sums(self.cohort, clusters, over=m_step, hidden=hide_assignments)
         self.models = world.initial_models(clusters)  # line 3
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.error = np.zeros(world.clients)
@@ -72,11 +74,11 @@ class Flameche:
             self._partition(participants)
         self._broadcast(participants)  # line 6
         k, e = self.cohort.e_step(participants, self.centroids)  # lines 12-13, on the clients
-        self.sums.offer(participants, k, self.centroids)  # lines 8-11, sealed, on the clients
-        trained = self.world.train(self.models, k, participants, r)  # line 14, on the clients
+        self.sums.offer(participants, k, e, self.centroids)  # lines 8-11, sealed, on the clients
+        trained = self.world.train(self.models, k, participants, r, self.hidden)  # line 14, on the clients
         self.assignment[participants], self.error[participants] = k, e  # lines 15, 17-18
-        self.world.ledger.sent("assignment", participants, ASSIGNMENT_BYTES)
-        self.models = self.world.average(self.models, trained, k, participants)  # line 20
+        self.world.ledger.sent("assignment", participants, 0 if self.hidden else ASSIGNMENT_BYTES)
+        self.models = self.world.average(self.models, trained, k, participants, self.hidden)  # line 20
         members = self.seen if self.over == "seen" else participants
         self._m_step(members)  # line 21
         due = self.tau > 0 and r % self.tau == 0 and (r < self.world.rounds or self.recluster_last)
@@ -95,20 +97,17 @@ class Flameche:
 
     def _recluster(self, r: int, participants: Ints) -> bool:
         """Share the clients of the cluster with the highest mean error among it and the empty ones."""
-        judged = participants if self.empty == "participants" else self.seen
-        empty = empty_clusters(self.assignment[judged], self.clusters)
+        seen = self.seen
+        census = self.sums.census(seen, participants, self.assignment, self.error)
+        empty = np.flatnonzero((census.present if self.empty == "participants" else census.seen) == 0)
         if len(empty) == 0:
             return False
-        seen = self.seen
-        k, e = self.assignment[seen], self.error[seen]
-        count = np.bincount(k, minlength=self.clusters).astype(np.float64)
-        error = np.bincount(k, weights=e, minlength=self.clusters).astype(np.float64)
-        worst = worst_cluster(error, count, empty)
+        worst = worst_cluster(census.error, census.seen, empty)
         movable = self.sums.movable(seen, participants)
         members = movable[self.assignment[movable] == worst]
         targets = np.append(empty, worst)
         self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
-        self.sums.offer(participants, self.assignment[participants], self.centroids)
+        self.sums.offer(participants, self.assignment[participants], self.error[participants], self.centroids)
         self._m_step(seen if self.over == "seen" else participants)
         return True
 
@@ -116,7 +115,7 @@ class Flameche:
         """Make theta^(0) from a random partition of the first participants, by the same sums."""
         order = stream(self.world.seed, "flameche", "partition").permutation(len(participants))
         part = order % self.clusters
-        self.sums.offer(participants, part, self.centroids)
+        self.sums.offer(participants, part, np.zeros(len(part)), self.centroids)
         self.assignment[participants] = part
         self._m_step(participants)
         self.assignment[participants] = UNSEEN

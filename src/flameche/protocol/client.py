@@ -73,7 +73,10 @@ class Cohort:
         self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids
     ) -> list[bytes]:
         """Compute and seal the terms of clients [n] for a phase."""
-        terms = self.terms(phase, clients, assignment, centroids)
+        return self.seal(self.terms(phase, clients, assignment, centroids))
+
+    def seal(self, terms: Floats) -> list[bytes]:
+        """Seal terms [n S], each by its client."""
         with self._ledger.clock("client", "encryption"):
             return [self._key.seal(term) for term in terms] if self._key else []
 

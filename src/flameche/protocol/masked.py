@@ -23,7 +23,7 @@ from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
-from flameche.protocol.sums import Arrays, stacked
+from flameche.protocol.sums import Arrays, Census, clear_census, stacked
 
 
 class MaskedSums:
@@ -39,12 +39,12 @@ class MaskedSums:
         over: Literal["seen", "participants"],
     ) -> None:
         self._cohort, self._codec, self._ledger = cohort, scheme.codec, ledger
-        self._clusters, self._least, self._over = clusters, max(2, least), over
+        self._clusters, self._least, self._over = clusters, least, over
         self._part = np.zeros((len(cohort), clusters), bool)  # each client's own part in the running sums
         self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
         self.broadcast_bytes: int | None = None
 
-    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+    def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Hold the sessions that these clients' terms need."""
         terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
         encoded = np.stack([self._codec.encode(term) for term in terms])
@@ -65,6 +65,10 @@ class MaskedSums:
         decoded = [None if total is None else self._codec.decode(total) for total in sums]
         return phase.absorb(stacked(decoded, terms.shape[1]))
 
+    def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
+        """Add up what clients told the server in the clear, as in the paper."""
+        return clear_census(self._clusters, seen, participants, assignment, error)
+
     def movable(self, seen: Ints, participants: Ints) -> Ints:
         """Move only who is there: nobody else's part in a sum can be changed."""
         return participants
@@ -73,7 +77,7 @@ class MaskedSums:
         sums: list[np.ndarray | None] = []
         for k in range(self._clusters):
             mine = np.flatnonzero(assignment == k)
-            enough = len(mine) >= self._least
+            enough = len(mine) >= max(2, self._least)  # one alone has nobody to mask with
             sums.append(self._session(encoded[mine], clients[mine], f"cluster {k}") if enough else None)
         return sums
 
@@ -84,7 +88,7 @@ class MaskedSums:
         movers = np.abs(change).sum(axis=0)
         permitted = (movers >= self._least) & ((held >= self._least) | (held == 0))
         change[:, ~permitted] = 0
-        if not change.any() or len(clients) < self._least:
+        if not change.any() or len(clients) < max(2, self._least):
             return
         self._part[np.ix_(clients, permitted)] = wanted[:, permitted]
         blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)

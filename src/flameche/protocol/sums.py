@@ -6,7 +6,7 @@ opened, `once` plays a single phase. A sum that the leakage guard holds back com
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,13 +21,25 @@ from flameche.protocol.server import AdditiveServer
 Arrays = dict[str, np.ndarray]
 
 
+class Census(NamedTuple):
+    """What a reclustering decides on, per cluster [K]: participants, clients seen, sums of errors."""
+
+    present: Floats
+    seen: Floats
+    error: Floats
+
+
 class Sums(Protocol):
     """The M-step's sums over clusters."""
 
     broadcast_bytes: int | None  # of the sealed sums, where clients open them; None where the server does
 
-    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+    def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Let clients [n] hand in what the next sums need of them."""
+        ...
+
+    def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
+        """Count clients and errors per cluster; assignment and error [C] are everybody's latest."""
         ...
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
@@ -61,7 +73,7 @@ class StoredSums:
         self._sealed = scheme.opened_by == "clients"
         self.broadcast_bytes: int | None = 0 if self._sealed else None
 
-    def offer(self, clients: Ints, assignment: Ints, centroids: Centroids) -> None:
+    def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Send sealed metadata: once, or whenever imputed blocks may have changed."""
         if not self._cohort.imputes:
             new = ~self._server.holds(clients)
@@ -91,6 +103,10 @@ class StoredSums:
         ]
         return phase.absorb(stacked(opened, len(terms[0])))
 
+    def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
+        """Add up what clients told the server in the clear, as in the paper."""
+        return clear_census(len(self._guard.released), seen, participants, assignment, error)
+
     def movable(self, seen: Ints, participants: Ints) -> Ints:
         """Move anybody: the server has everybody's term."""
         return seen
@@ -103,6 +119,15 @@ class StoredSums:
         """Take back what `state` gave."""
         self._server.restore(arrays)
         self._guard.released = arrays["released"].astype(bool)
+
+
+def clear_census(clusters: int, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
+    """Count clients and errors per cluster from values that are known."""
+
+    def per_cluster(clients: Ints, weights: Floats | None = None) -> Floats:
+        return np.bincount(assignment[clients], weights, minlength=clusters).astype(np.float64)
+
+    return Census(per_cluster(participants), per_cluster(seen), per_cluster(seen, error[seen]))
 
 
 def stacked(totals: list[Floats | None], length: int = 0) -> Floats:

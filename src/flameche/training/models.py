@@ -47,6 +47,20 @@ class Models:
         device = self.params.device
         return Models(*(torch.from_numpy(arrays[key]).to(device) for key in ("params", "buffers")))
 
+    def flat(self, with_buffers: bool) -> NDArray[np.float64]:
+        """Lay every model out as one vector of float64, for sums that must not see it singly."""
+        parts = (self.params, self.buffers) if with_buffers else (self.params,)
+        return torch.cat(parts, dim=1).double().cpu().numpy()
+
+    def replaced(self, k: int, vector: NDArray[np.float64]) -> Models:
+        """Put a flat model, with or without buffers, in place of row k."""
+        params, buffers = self.params.clone(), self.buffers.clone()
+        row, split = torch.from_numpy(vector).to(params), params.shape[1]
+        params[k] = row[:split]
+        if len(row) > split:
+            buffers[k] = row[split:]
+        return Models(params, buffers)
+
 
 def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Lay a module's parameters [P] and buffers [Q] flat, in its own order."""

@@ -1,0 +1,82 @@
+"""`flameche bench`: runs a benchmark, shows its tables, writes them down."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flameche.errors import StoreError
+
+app = typer.Typer(help="Measure against reference implementations, in one run.", no_args_is_help=True)
+
+
+@app.callback()
+def benchmarks() -> None:
+    """Measure against reference implementations, in one run."""
+
+
+@app.command()
+def crypto(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Half a minute: metadata only, few repeats.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write bench-crypto.json and bench-crypto.md here.")
+    ] = None,
+) -> None:
+    """Measure every scheme: client and server time, bytes, a round; beside phe and the paper's figures."""
+    from flameche.bench.crypto import measure
+    from flameche.bench.plan import Plan
+    from flameche.bench.tables import markdown
+
+    plan = Plan.quick() if quick else Plan()
+    with _progress() as bar:
+        task = bar.add_task("crypto", total=None)
+        found = measure(plan, lambda what, i, n: bar.update(task, description=what, completed=i, total=n))
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "bench-crypto.json").write_text(json.dumps(found, indent=1) + "\n")
+            (out / "bench-crypto.md").write_text(markdown(found))
+        except OSError as error:
+            raise StoreError(f"--out {out}: cannot be written ({error.strerror})") from error
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        _show(found)
+
+
+def _progress() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    log = Console(stderr=True)
+    columns = (TextColumn("{task.description:26}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=log, disable=not log.is_terminal, transient=True)
+
+
+def _show(found: dict[str, Any]) -> None:
+    """Print all tables, for windows of 100 columns."""
+    from flameche.bench.tables import all_tables, heading
+
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    for line in heading(found):
+        console.print(line)
+    for made in all_tables(found):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for i, key in enumerate(made.rows[0]):
+            table.add_column(key, justify="right" if i else "left", no_wrap=not i)
+        for row in made.rows:
+            table.add_row(*row.values(), style="dim" if row.get("scheme", "").startswith("paper") else None)
+        console.print(f"\n{made.title}", style="bold")
+        console.print(table)
+        if made.note:
+            console.print(made.note, style="dim")

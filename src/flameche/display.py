@@ -1,0 +1,93 @@
+"""What the command line shows: tables, progress bars, JSON. Results go to stdout, the rest to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+log = Console(stderr=True, highlight=False)
+
+
+def scores(record: dict[str, Any]) -> str:
+    """Write a round's accuracy and ARI behind a label."""
+    accuracy, ari = record["accuracy"], record["ari"]
+    text = "" if accuracy is None or accuracy != accuracy else f" · accuracy {100 * accuracy:.1f}%"
+    return text if ari is None or ari != ari else f"{text} · ARI {ari:.2f}"
+
+
+def progress_bar() -> Progress:
+    """Make a progress display on stderr that stays quiet when nobody watches."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=log,
+        disable=not log.is_terminal,
+    )
+
+
+def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
+    """Print one row per run; what all rows share goes above."""
+    if as_json:
+        print_json(summaries[0] if len(summaries) == 1 else summaries)
+        return
+    rows = [
+        {
+            "method": s["label"],
+            "data": f"{s['dataset']} {s['setting']}",
+            "seed": str(s["seed"]),
+            "K": str(s["k"]),
+            "ARI": number(s["ari"]),
+            "final": number(s["ari_final"]),
+            "DBI": number(s["dbi"]),
+            "CH": number(s["ch"], ".1f"),
+            "acc %": number(s["accuracy"] and 100 * s["accuracy"]),
+            "MB up": number(s["bytes_up"] / 1e6),
+            "down": number(s["bytes_down"] / 1e6),
+            "s": number(s["wall_s"], ".1f"),
+        }
+        for s in summaries
+    ]
+    same = [key for key in ("data", "seed") if len({row[key] for row in rows}) == 1]
+    about = " · ".join(rows[0][key] if key == "data" else f"{key} {rows[0][key]}" for key in same)
+    kept = [key for key in rows[0] if key not in same and any(row[key] != "–" for row in rows)]
+    if about:
+        out_console.print(f"{about} · {summaries[0]['rounds']} rounds", style="bold")
+    print_rows([{key: row[key] for key in kept} for row in rows], as_json=False)
+    for note in sorted({note for s in summaries for note in s.get("notes", [])}):
+        log.print(f"note: {note}", soft_wrap=True)
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows as a table, or as JSON."""
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key in rows[0]:
+        right = all(isinstance(row[key], int | float) or _is_number(row[key]) for row in rows)
+        table.add_column(key, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("yes" if v is True else "no" if v is False else str(v) for v in row.values()))
+    out_console.print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(value, indent=1))
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """Write a number, or a dash for none."""
+    return "–" if value is None else format(value, form)
+
+
+def _is_number(text: Any) -> bool:
+    return isinstance(text, str) and set(text) <= set("0123456789.-–")

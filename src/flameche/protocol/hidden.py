@@ -1,0 +1,88 @@
+"""Sums that hide who is where: each client seals one-hot blocks for all K clusters.
+
+A client's term is, for every cluster k, [gamma_k w phi, gamma_k w, gamma_k, gamma_k e]: its own block full,
+the others zero, and all of it sealed. The server adds the latest terms of all clients seen and learns neither
+k_i nor e_i; clients open one sum that holds every cluster's. What a reclustering decides on, counts and
+errors per cluster, comes out of the same sum, and the clients decide it, all alike.
+
+The server cannot count members, so the guard's place is with the clients: blocks of fewer than `least` are
+not used. Clients that look before they drop them see such a block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flameche.crypto.api import Scheme
+from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.protocol.client import Cohort
+from flameche.protocol.ledger import Ledger
+from flameche.protocol.phases import MStep, Phase, Result
+from flameche.protocol.server import AdditiveServer
+from flameche.protocol.sums import Arrays, Census, stacked
+
+
+class HiddenSums:
+    """One sealed sum over everybody, with a block per cluster."""
+
+    def __init__(self, cohort: Cohort, scheme: Scheme, clusters: int, least: int, ledger: Ledger) -> None:
+        self._cohort, self._ledger = cohort, ledger
+        self._server = AdditiveServer(scheme.adder(), ledger, 1)
+        self._clusters, self._least = clusters, least
+        self._sums = np.zeros((clusters, 0))  # opened: over all members asked for
+        self._present = np.zeros(clusters)  # opened: this round's participants per cluster
+        self.broadcast_bytes: int | None = 0
+
+    def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
+        """Seal and send every block anew: who moved must not look different from who stayed."""
+        terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
+        sealed = self._seal(np.column_stack([terms, error]), assignment, clients)
+        self._server.store(clients, sealed)
+        (total,) = self._server.sums(sealed, np.zeros_like(clients))
+        self._present = self._blocks(total)[:, -2]
+
+    def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
+        """Open the one sum and take it apart."""
+        (total,) = self._server.sums_of_stored(members, np.zeros_like(members))
+        self.broadcast_bytes = len(total or b"")
+        self._sums = self._blocks(total)
+        return [block[:-1] if round(block[-2]) >= max(1, self._least) else None for block in self._sums]
+
+    def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
+        """Seal, add and open one phase's terms, in blocks."""
+        terms = self._cohort.terms(phase, clients, assignment, centroids)
+        counted = np.column_stack([terms, np.ones(len(terms))])
+        (total,) = self._server.sums(self._seal(counted, assignment), np.zeros_like(clients))
+        blocks = self._blocks(total)
+        kept = [b[:-1] if round(b[-1]) >= max(1, self._least) else None for b in blocks]
+        return phase.absorb(stacked(kept, terms.shape[1]))
+
+    def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
+        """Read counts and errors off the opened sums; the arguments are nobody's to know, and not read."""
+        return Census(np.rint(self._present), np.rint(self._sums[:, -2]), self._sums[:, -1])
+
+    def movable(self, seen: Ints, participants: Ints) -> Ints:
+        """Move only who is there: nobody else knows where it is."""
+        return participants
+
+    def _seal(self, terms: Floats, assignment: Ints, senders: Ints | None = None) -> list[bytes]:
+        hot = np.eye(self._clusters)[assignment]
+        blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
+        sealed = self._cohort.seal(blocks)
+        for i, data in zip([] if senders is None else senders, sealed, strict=senders is not None):
+            self._ledger.sent("metadata", np.array([i]), len(data))
+        return sealed
+
+    def _blocks(self, total: bytes | None) -> Floats:
+        opened = self._cohort.open(total)
+        assert opened is not None  # somebody offered
+        return opened.reshape(self._clusters, -1)
+
+    def state(self) -> Arrays:
+        """Give the server's sealed terms and what clients opened last."""
+        return {**self._server.state(), "opened": self._sums, "present": self._present}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self._server.restore(arrays)
+        self._sums, self._present = arrays["opened"], arrays["present"]

@@ -1,0 +1,81 @@
+"""Model updates on their way to the average: in the clear, masked, or sealed.
+
+An average is a sum and a division, so updates fit the same schemes as metadata. Under "secagg" participants
+of a cluster hold a session and the server learns their sum; under "ckks" they seal and the clients of the
+cluster open the sum. A cluster with fewer participants than a sum may have keeps its model: one alone would
+show it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import numpy as np
+
+from flameche.crypto.codec import FixedPoint
+from flameche.crypto.registry import make_scheme
+from flameche.em.spherical import Floats, Ints
+from flameche.protocol.ledger import Ledger
+
+BOUND = 1024.0  # of a weight, a running variance or a count of batches
+Protection = Literal["clear", "secagg", "ckks"]
+
+
+class UpdateSums(Protocol):
+    """Sums of model updates that nobody sees singly."""
+
+    def total(self, vectors: Floats, clients: Ints) -> Floats | None:
+        """Sum the updates [n P] of clients [n] of one cluster; None where they are too few."""
+        ...
+
+
+class MaskedUpdates:
+    """Secure aggregation of updates, a session per round and cluster."""
+
+    def __init__(self, clients: int, least: int, ledger: Ledger) -> None:
+        self._codec = FixedPoint.fitting(BOUND, clients, 63)
+        self._least, self._ledger = max(2, least), ledger
+
+    def total(self, vectors: Floats, clients: Ints) -> Floats | None:
+        """Mask, add, unmask."""
+        from flameche.crypto.secagg.driver import aggregate  # needs cryptography, which only this does
+
+        if len(clients) < self._least:
+            return None
+        encoded = np.stack([self._codec.encode(vector) for vector in vectors])
+        total, _, costs = aggregate(encoded, label="model")
+        for i, up, down in zip(clients, costs.up, costs.down, strict=True):
+            self._ledger.sent("model", np.array([i]), int(up))
+            self._ledger.received("secagg", np.array([i]), int(down))
+        self._ledger.add("client", "encryption", costs.client_seconds)
+        self._ledger.add("server", "encryption", costs.server_seconds)
+        return self._codec.decode(total)
+
+
+class SealedUpdates:
+    """CKKS: the server adds ciphertexts, clients open the sum."""
+
+    def __init__(self, clients: int, least: int, ledger: Ledger) -> None:
+        scheme = make_scheme("ckks", clients=clients, bound=BOUND)
+        self._key, self._adder = scheme.client_key(), scheme.adder()
+        self._least, self._ledger = max(2, least), ledger
+
+    def total(self, vectors: Floats, clients: Ints) -> Floats | None:
+        """Seal, add, open."""
+        if len(clients) < self._least:
+            return None
+        with self._ledger.clock("client", "encryption"):
+            sealed = [self._key.seal(vector) for vector in vectors]
+        for i, data in zip(clients, sealed, strict=True):
+            self._ledger.sent("model", np.array([i]), len(data))
+        with self._ledger.clock("server", "encryption"):
+            total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
+        with self._ledger.clock("client", "encryption"):
+            return self._key.open(total)
+
+
+def protect_updates(kind: Protection, clients: int, least: int, ledger: Ledger) -> UpdateSums | None:
+    """Make the protection of updates that a config names; None in the clear."""
+    if kind == "secagg":
+        return MaskedUpdates(clients, least, ledger)
+    return SealedUpdates(clients, least, ledger) if kind == "ckks" else None
