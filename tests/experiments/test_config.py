@@ -82,6 +82,7 @@ CHANGES: dict[str, Any] = {
     "method.unit_norm": True,
     "method.missing": "zero",
     "method.recluster_last": True,
+    "method.recluster_over": "participants",
     "method.hide_assignments": True,
 }
 WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}

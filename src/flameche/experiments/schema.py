@@ -193,6 +193,7 @@ class FlamecheConfig(Table):
     unit_norm: bool = False
     missing: Literal["counts", "impute", "zero"] = "counts"
     recluster_last: bool = False
+    recluster_over: Literal["seen", "participants"] = "seen"
     hide_assignments: bool = False
 
 

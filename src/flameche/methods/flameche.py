@@ -10,6 +10,8 @@ Deviations, where the printed algorithm does not reach the paper's own figures (
   `empty = "seen"` is the rule as printed.
 - No reclustering in the last round, whose random draws nobody could correct any more.
   `recluster_last = true` is the loop as printed.
+- A reclustering moves all clients of the worst cluster, as printed. `recluster_over = "participants"` moves
+  only those present; secure aggregation and hidden assignments can do no other.
 - Missing classes stay out of sums and cosines (`missing = "counts"`); the paper's imputation is "impute".
 """
 
@@ -51,11 +53,12 @@ class Flameche:
         unit_norm: bool = False,
         missing: Missing = "counts",
         recluster_last: bool = False,
+        recluster_over: Literal["seen", "participants"] = "seen",
         hide_assignments: bool = False,
     ) -> None:
         self.world, self.clusters = world, clusters
         self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
-        self.recluster_last = recluster_last
+        self.recluster_last, self.recluster_over = recluster_last, recluster_over
         self.cohort = Cohort(world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing)
         self.hidden = hide_assignments
         self.sums: Sums = world.sums(self.cohort, clusters, over=m_step, hidden=hide_assignments)
@@ -103,7 +106,7 @@ class Flameche:
         if len(empty) == 0:
             return False
         worst = worst_cluster(census.error, census.seen, empty)
-        movable = self.sums.movable(seen, participants)
+        movable = self.sums.movable(seen, participants) if self.recluster_over == "seen" else participants
         members = movable[self.assignment[movable] == worst]
         targets = np.append(empty, worst)
         self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
