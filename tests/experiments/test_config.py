@@ -71,6 +71,7 @@ CHANGES: dict[str, Any] = {
     "scheme.bound": 8.0,
     "scheme.min_cluster": 5,
     "scheme.key_bits": 2048,
+    "scheme.key_file": "site/client.key",
     "scheme.updates": "ckks",
     "metadata.seed": 0,
     "method.kind": "fedavg",
@@ -89,7 +90,7 @@ WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
 ONLY_ONE_CHOICE = {"method.mode"}
 
 
-NEEDED_BY = {"method.hide_assignments": {"scheme": {"kind": "bfv", "updates": "secagg"}}}
+NEEDED_BY = {"method.hide_assignments": {"scheme": {"kind": "bfv", "updates": "ckks"}}}
 
 
 def changed(key: str, value: Any) -> Experiment:

@@ -90,12 +90,12 @@ def test_hidden_assignments_change_nothing_but_who_knows_them(tmp_path):
             "participation": 0.5,
             "method": {"tau": 5, "hide_assignments": hidden},
         }
-        tables["scheme"] = {"kind": "bfv", "updates": "secagg", "min_cluster": 1}
+        tables["scheme"] = {"kind": "bfv", "updates": "ckks", "min_cluster": 1}
         return run_experiment(parse_experiment(tables), 1, tmp_path)[0]
 
     clear, hidden = play(False), play(True)
     assert hidden["ledger"]["up"]["assignment"] == 0 < clear["ledger"]["up"]["assignment"]
-    assert hidden["ledger"]["down"]["model"] == 4 * clear["ledger"]["down"]["model"]
+    assert hidden["ledger"]["down"]["model"] > 3 * clear["ledger"]["down"]["model"]
     first = next(i for i, r in enumerate(reclusterings(tmp_path, clear)) if r)
     assert hidden["ari_per_round"][:first] == clear["ari_per_round"][:first]
 
@@ -109,7 +109,7 @@ def reclusterings(runs, summary):
 
 @pytest.mark.parametrize(
     ("scheme", "said"),
-    [({"kind": "plain"}, "opens them on the server"), ({"kind": "bfv"}, "shows its cluster")],
+    [({"kind": "plain"}, "opens them on the server"), ({"kind": "bfv"}, "the server sees")],
 )
 def test_hiding_assignments_is_refused_where_something_else_shows_them(scheme, said):
     with pytest.raises(ConfigError, match=said):

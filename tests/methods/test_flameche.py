@@ -182,7 +182,7 @@ def test_the_first_centroids_lie_within_the_range_of_the_metadata(missing):
 def test_metadata_go_up_once_and_imputed_metadata_whenever_a_client_takes_part():
     metadata, group = planted_metadata()
     result, method = cluster(metadata, group)
-    size = 4 * (30 + 5 + 1) + 40
+    size = 4 * (30 + 5 + 1) + 48
     assert (method.world.ledger.up["metadata"] == size * (result.participations > 0)).all()
     result, method = cluster(missing_labels(metadata), group, missing="impute")
     sent = method.world.ledger.up["metadata"] // size

@@ -51,13 +51,12 @@ def test_permuting_clients_changes_no_average():
     assert torch.allclose(first.params, second.params, rtol=1e-14)
 
 
-def test_a_module_is_read_and_written_back_with_its_integer_buffers():
+def test_a_module_is_read_and_written_back_but_for_its_count_of_batches():
     source, target = (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)) for _ in range(2))
     source(torch.randn(5, 3))
     write_module(target, *read_module(source))
-    for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
-    assert source[1].num_batches_tracked.item() == 1
+    for (name, a), b in zip(source.state_dict().items(), target.state_dict().values(), strict=True):
+        assert torch.equal(a, b) != name.endswith("num_batches_tracked"), name
 
 
 def test_arrays_bring_models_back():

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.bench.plan import BOUND, Plan, Row, checked, draw
-from flameche.crypto.codec import FixedPoint
-from flameche.crypto.registry import SLOT_BITS
+from flameche.crypto.codec import exact_codec
 
 if TYPE_CHECKING:
     from flameche.crypto.secagg.driver import Costs
@@ -30,7 +29,7 @@ def session_row(graph: str, d: int, plan: Plan) -> Row:
     except ImportError:
         return {**row, "skipped": "needs cryptography"}
     neighbours = n - 1 if graph == "full" else degree(n)
-    codec, vectors = FixedPoint.fitting(BOUND, n, SLOT_BITS), draw(n, d)
+    codec, vectors = exact_codec(BOUND, n)[0], draw(n, d)
     encoded = np.stack([codec.encode(vector) for vector in vectors])
     stay = n - n // 10  # the others vanish when their masks are already in everybody's vectors
     whole: list[tuple[Costs, float]] = []

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.crypto.codec import FixedPoint
+from flameche.crypto.codec import PLAIN_MODULUS, FixedPoint, exact_codec
 from flameche.crypto.envelope import Envelope, pack, unpack
 from flameche.crypto.lattice import (
     LatticeAdder,
@@ -26,11 +26,9 @@ from flameche.crypto.lattice import (
 from flameche.errors import SealError
 
 NAME = "bfv"
-# Plaintext moduli: the largest primes below 2**36 and 2**44 that are 1 mod 2 * degree, so that slots exist.
-RINGS = {36: Ring(4096, (54, 54), plain=68719403009), 44: Ring(8192, (60, 60), plain=17592186028033)}
-# Symmetric fresh noise stays below 2**5 (six standard deviations of 3.2). 54 - 36 - 1 - 5 = 12 bits are left:
-# 2**12 additions in the worst case of fully correlated noise; half of that is allowed.
-MAX_OPERATIONS = 2**11
+RINGS = {36: Ring(4096, (54, 54), plain=PLAIN_MODULUS[36]), 44: Ring(8192, (60, 60), plain=PLAIN_MODULUS[44])}
+# Symmetric fresh noise has standard deviation 3.2; that of n independent ciphertexts grows with sqrt(n). The
+# rings leave 17 and 15 bits for it: at six standard deviations room for 2**25 and 2**21 terms.
 
 
 class BfvKey:
@@ -83,16 +81,13 @@ class Bfv:
 
         The small ring serves while it leaves 20 fraction bits; otherwise the large one.
         """
-        bits = 36 if 36 - 1 - np.log2(bound * max_terms + 1) >= 20 else 44
-        codec = FixedPoint.fitting(bound, max_terms, bits)
+        codec, bits = exact_codec(bound, max_terms)
         return cls(LatticeSecret.fresh(NAME, RINGS[bits], codec.__dict__), codec)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Bfv:
         """Read a secret key that `secret_bytes` wrote."""
-        ring, settings, name, context, public = read_key(data, NAME)
-        if not context.has_secret_key():
-            raise SealError("this is the server's part of a key for 'bfv'; a client needs the secret one")
+        ring, settings, name, context, public = read_key(data, NAME, secret=True)
         return cls(LatticeSecret(NAME, ring, settings, name, context, public), FixedPoint(**settings))
 
     def secret_bytes(self) -> bytes:
@@ -114,10 +109,10 @@ class Bfv:
 
 def adder_from_bytes(data: bytes) -> LatticeAdder:
     """Make the server's half from its part of a key."""
-    ring, settings, name, _, public = read_key(data, NAME)
+    ring, settings, name, _, public = read_key(data, NAME, secret=False)
     mark = LatticeSecret(NAME, ring, settings, name, None, public).mark
     return _adder(ring, mark, public, settings["max_terms"])
 
 
 def _adder(ring: Ring, mark: bytes, public: bytes, max_terms: int) -> LatticeAdder:
-    return LatticeAdder(NAME, ring, mark, public, max_terms, max(MAX_OPERATIONS, max_terms))
+    return LatticeAdder(NAME, ring, mark, public, max_terms)

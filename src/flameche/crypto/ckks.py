@@ -29,7 +29,6 @@ from flameche.errors import OverflowBudget, SealError
 PAPER = Ring(16384, (60, 50, 50, 60), scale=50, symmetric=False)
 FIRST_PRIME = 54
 MOST_SCALE = 44
-MAX_OPERATIONS = 2**20  # noise grows by one unit an addition, and is part of the stated tolerance
 
 
 class CkksKey:
@@ -96,15 +95,13 @@ class Ckks:
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "ckks") -> Ckks:
         """Read a secret key that `secret_bytes` wrote."""
-        ring, settings, key, context, public = read_key(data, name)
-        if not context.has_secret_key():
-            raise SealError(f"this is the server's part of a key for '{name}'; a client needs the secret one")
+        ring, settings, key, context, public = read_key(data, name, secret=True)
         return cls(LatticeSecret(name, ring, settings, key, context, public))
 
     @property
     def tolerance(self) -> float:
-        """Bound the error of one opened term: 2**14 units of the scale, times the bound."""
-        return float(self._secret.settings["bound"] * 2.0 ** (14 - self._secret.ring.scale))
+        """Bound the error of one opened term: 2**16 units of the scale, times the bound."""
+        return float(self._secret.settings["bound"] * 2.0 ** (16 - self._secret.ring.scale))
 
     def secret_bytes(self) -> bytes:
         """Write the clients' key."""
@@ -125,6 +122,6 @@ class Ckks:
 
 def adder_from_bytes(data: bytes, name: str = "ckks") -> LatticeAdder:
     """Make the server's half from its part of a key."""
-    ring, settings, key, _, public = read_key(data, name)
+    ring, settings, key, _, public = read_key(data, name, secret=False)
     mark = LatticeSecret(name, ring, settings, key, None, public).mark
-    return LatticeAdder(name, ring, mark, public, settings["max_terms"], MAX_OPERATIONS)
+    return LatticeAdder(name, ring, mark, public, settings["max_terms"])

@@ -17,6 +17,10 @@ from flameche.errors import OverflowBudget, SealError
 
 LEAST_FRACTION = 10  # bits; below, rounding could move a client to another cluster
 MOST_FRACTION = 40
+# BFV's plaintext moduli by the bits of a slot: the largest primes below 2**36 and 2**44 that are 1 mod twice
+# the ring's degree, 4096 and 8192, so that slots exist.
+PLAIN_MODULUS = {36: 68719403009, 44: 17592186028033}
+WANTED_FRACTION = 20  # bits; where the small ring leaves fewer, the large one serves
 
 
 @dataclass(frozen=True)
@@ -28,20 +32,30 @@ class FixedPoint:
     fraction_bits: int
 
     @classmethod
-    def fitting(cls, bound: float, max_terms: int, slot_bits: int) -> FixedPoint:
-        """Choose the finest fraction for which sums of max_terms values stay within signed slots."""
-        room = slot_bits - 1 - math.ceil(math.log2(bound * max_terms + 1))
-        if room < LEAST_FRACTION:
-            raise OverflowBudget(
-                f"sums of {max_terms} terms up to {bound:g} leave {room} fraction bits of {slot_bits}, "
-                f"at least {LEAST_FRACTION} are needed; lower scheme.bound or take a scheme with wider slots"
-            )
-        return cls(bound, max_terms, min(room, MOST_FRACTION))
+    def fitting(cls, bound: float, max_terms: int, slot_bits: int, limit: int | None = None) -> FixedPoint:
+        """Choose the finest fraction for which sums of max_terms values stay within signed slots.
+
+        `limit` is the largest sum that a slot holds, where that is not 2**(slot_bits - 1) - 1.
+        """
+        most = 2 ** (slot_bits - 1) - 1 if limit is None else limit
+        for fraction in range(MOST_FRACTION, LEAST_FRACTION - 1, -1):
+            made = cls(bound, max_terms, fraction)
+            if made.largest_sum <= most:
+                return made
+        raise OverflowBudget(
+            f"sums of {max_terms} terms up to {bound:g} leave fewer than {LEAST_FRACTION} fraction bits of "
+            f"{slot_bits}; lower scheme.bound or take a scheme with wider slots"
+        )
+
+    @property
+    def largest_sum(self) -> int:
+        """Tell the largest magnitude of a sum, as an integer, rounding included."""
+        return math.ceil(self.bound * 2.0**self.fraction_bits + 0.5) * self.max_terms
 
     @property
     def slot_bits(self) -> int:
         """Count the bits that a signed sum may need."""
-        return self.fraction_bits + 1 + math.ceil(math.log2(self.bound * self.max_terms + 1))
+        return self.largest_sum.bit_length() + 1
 
     @property
     def tolerance(self) -> float:
@@ -70,3 +84,20 @@ class FixedPoint:
                 f"a sum of {terms} terms, but slots were made for {self.max_terms}; "
                 "make the scheme for as many clients as there are"
             )
+
+
+def exact_codec(bound: float, max_terms: int) -> tuple[FixedPoint, int]:
+    """Choose the codec that BFV, Paillier and secure aggregation share, and its slot bits in BFV.
+
+    One codec for all of them, so that they add the same integers.
+    """
+    for bits, modulus in PLAIN_MODULUS.items():
+        try:
+            codec = FixedPoint.fitting(bound, max_terms, bits, limit=(modulus - 1) // 2)
+        except OverflowBudget:
+            if bits == max(PLAIN_MODULUS):
+                raise
+            continue
+        if codec.fraction_bits >= WANTED_FRACTION or bits == max(PLAIN_MODULUS):
+            return codec, bits
+    raise AssertionError("PLAIN_MODULUS is empty")

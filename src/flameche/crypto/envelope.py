@@ -1,6 +1,7 @@
 """The byte form of everything sealed: versioned, length-checked, naming scheme, parameters and terms.
 
-    magic "FLM1" · scheme, 12 bytes · fingerprint, 8 bytes · terms · numbers · bytes of the body · body
+    magic "FLM1" · scheme, 12 bytes · fingerprint, 8 bytes · terms · numbers · bytes of the body ·
+    checksum of the body, 8 bytes · body
 
 The fingerprint is a hash of the scheme's public parameters and of the key's public name: bytes that were
 sealed under another key, codec or parameter set are refused by name, never added or opened to nonsense.
@@ -16,7 +17,7 @@ from typing import Any
 
 from flameche.errors import SealError
 
-HEADER = struct.Struct("<4s12s8sIIQ")
+HEADER = struct.Struct("<4s12s8sIIQ8s")
 MAGIC = b"FLM1"
 
 
@@ -38,8 +39,8 @@ def fingerprint(scheme: str, **parameters: Any) -> bytes:
 def pack(scheme: str, mark: bytes, envelope: Envelope) -> bytes:
     """Write an envelope."""
     name = scheme.encode().ljust(12, b"\0")
-    head = HEADER.pack(MAGIC, name, mark, envelope.terms, envelope.numbers, len(envelope.body))
-    return head + envelope.body
+    size, check = len(envelope.body), _checksum(envelope.body)
+    return HEADER.pack(MAGIC, name, mark, envelope.terms, envelope.numbers, size, check) + envelope.body
 
 
 def unpack(data: bytes, scheme: str, mark: bytes) -> Envelope:
@@ -48,7 +49,7 @@ def unpack(data: bytes, scheme: str, mark: bytes) -> Envelope:
         raise SealError(
             f"a sealed vector is cut short: {len(data)} bytes, its header alone has {HEADER.size}"
         )
-    magic, name, theirs, terms, numbers, size = HEADER.unpack_from(data)
+    magic, name, theirs, terms, numbers, size, check = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise SealError("these bytes are not a sealed vector of a version that is known here")
     found = name.rstrip(b"\0").decode(errors="replace")
@@ -62,6 +63,13 @@ def unpack(data: bytes, scheme: str, mark: bytes) -> Envelope:
         raise SealError(
             f"a sealed vector is damaged: {len(data) - HEADER.size} bytes of body, expected {size}"
         )
+    if _checksum(data[HEADER.size :]) != check:
+        raise SealError("a sealed vector is damaged: its checksum does not match")
     if terms < 1:
         raise SealError("a sealed vector that sums no terms")
     return Envelope(terms, numbers, bytes(data[HEADER.size :]))
+
+
+def _checksum(body: bytes) -> bytes:
+    """Hash a body, against damage on the way; whoever means harm can make another."""
+    return hashlib.sha256(body).digest()[:8]

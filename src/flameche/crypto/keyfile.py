@@ -43,14 +43,17 @@ def read_public(path: Path) -> Adder:
 
 
 def _write(path: Path, kind: str, data: bytes, mode: int) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(MAGIC + kind.encode() + b"\n" + data)
+        os.link(part, path)  # whole or not at all, and never over another
     except FileExistsError as problem:
         raise BadInput(f"{path} exists; a key is never replaced, remove it first") from problem
     except OSError as problem:
         raise BadInput(f"{path} cannot be written: {problem.strerror}") from problem
-    with os.fdopen(handle, "wb") as file:
-        file.write(MAGIC + kind.encode() + b"\n" + data)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[str, bytes]:

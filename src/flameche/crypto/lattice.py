@@ -93,7 +93,6 @@ class LatticeVector:
     terms: int
     numbers: int
     chunks: tuple[Any, ...]
-    operations: int  # additions and subtractions so far, each of which adds noise
 
     def to_bytes(self) -> bytes:
         """Write it as it crosses the wire."""
@@ -104,26 +103,23 @@ class LatticeVector:
 class LatticeAdder:
     """The server's half: a context made public, which has nothing to open with."""
 
-    def __init__(
-        self, scheme: str, ring: Ring, mark: bytes, public: bytes, max_terms: int, max_operations: int
-    ):
+    def __init__(self, scheme: str, ring: Ring, mark: bytes, public: bytes, max_terms: int) -> None:
         self._scheme, self._ring, self._mark = scheme, ring, mark
-        self._max_terms, self._max_operations = max_terms, max_operations
+        self._max_terms = max_terms
         self._public = public
         self._context = ts.context_from(public)
         if self._context.has_secret_key():
             raise SealError("an adder must not be made from a context that holds a secret key")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._scheme, self._ring, self._mark, self._public, self._max_terms, self._max_operations)
-        return LatticeAdder, parts
+        return LatticeAdder, (self._scheme, self._ring, self._mark, self._public, self._max_terms)
 
     def load(self, data: bytes) -> LatticeVector:
         """Take in what a client sealed."""
         envelope = unpack(data, self._scheme, self._mark)
         chunks = read_chunks(envelope.body, chunks_for(envelope.numbers, self._ring.slots))
         loaded = tuple(self._ring.load_vector(self._context, chunk) for chunk in chunks)
-        return LatticeVector(self._scheme, self._mark, envelope.terms, envelope.numbers, loaded, 1)
+        return LatticeVector(self._scheme, self._mark, envelope.terms, envelope.numbers, loaded)
 
     def add(self, parts: Iterable[Sealed]) -> LatticeVector:
         """Add vectors of one length; at least one."""
@@ -132,41 +128,42 @@ class LatticeAdder:
             raise SealError("nothing to add: a sum needs at least one sealed vector")
         total = vectors[0].chunks
         for i, vector in enumerate(vectors[1:]):
-            self._same_length(vectors[0], vector)
+            self._fits(vectors[0], vector)
             pairs = zip(total, vector.chunks, strict=True)
             # The first addition makes new ciphertexts, the others add into those.
             total = tuple(a + b if i == 0 else a.add_(b) for a, b in pairs)
-        return self._made(
-            vectors[0], total, sum(v.terms for v in vectors), sum(v.operations for v in vectors)
-        )
+        return self._made(vectors[0], total, sum(vector.terms for vector in vectors))
 
     def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> LatticeVector:
-        """Take vectors out of a total again."""
-        whole = cast(LatticeVector, total)
+        """Take vectors out of a total again; at least one term stays.
+
+        A ciphertext that was added takes its noise with it, so a sum carries the noise of its terms only,
+        however often terms came and went.
+        """
+        whole, out = cast(LatticeVector, total), [cast(LatticeVector, part) for part in parts]
+        terms = whole.terms - sum(vector.terms for vector in out)
+        if terms < 1:
+            raise SealError(f"{whole.terms - terms} terms cannot be taken out of a sum of {whole.terms}")
         left = whole.chunks
-        terms, operations = whole.terms, whole.operations
-        for i, vector in enumerate(cast(LatticeVector, part) for part in parts):
-            self._same_length(whole, vector)
+        for i, vector in enumerate(out):
+            self._fits(whole, vector)
             pairs = zip(left, vector.chunks, strict=True)
             left = tuple(a - b if i == 0 else a.sub_(b) for a, b in pairs)
-            terms, operations = terms - vector.terms, operations + vector.operations
-        return self._made(whole, left, terms, operations)
+        return self._made(whole, left, terms)
 
-    def _same_length(self, a: LatticeVector, b: LatticeVector) -> None:
+    def _fits(self, a: LatticeVector, b: LatticeVector) -> None:
         if a.numbers != b.numbers:
             raise SealError(f"vectors of different lengths cannot be added: {sorted((a.numbers, b.numbers))}")
+        if not a.mark == b.mark == self._mark:
+            raise SealError("vectors sealed under different keys cannot be added")
 
-    def _made(self, like: LatticeVector, chunks: Sequence[Any], terms: int, operations: int) -> LatticeVector:
+    def _made(self, like: LatticeVector, chunks: Sequence[Any], terms: int) -> LatticeVector:
         if terms > self._max_terms:
             raise OverflowBudget(
                 f"a sum of {terms} terms, but the scheme was made for {self._max_terms}; "
                 "make it for as many clients as there are"
             )
-        if operations > self._max_operations:
-            raise OverflowBudget(
-                f"{operations} additions on one ciphertext, its noise allows {self._max_operations}"
-            )
-        return LatticeVector(like.scheme, like.mark, terms, like.numbers, tuple(chunks), operations)
+        return LatticeVector(like.scheme, like.mark, terms, like.numbers, tuple(chunks))
 
 
 @dataclass(frozen=True)
@@ -207,8 +204,8 @@ class LatticeSecret:
         raise TypeError("a secret key is not pickled; write it with to_bytes to a file of mode 0600")
 
 
-def read_key(data: bytes, scheme: str) -> tuple[Ring, dict[str, Any], str, Any, bytes]:
-    """Read key bytes, secret or public: ring, settings, name, context, public bytes."""
+def read_key(data: bytes, scheme: str, *, secret: bool) -> tuple[Ring, dict[str, Any], str, Any, bytes]:
+    """Read key bytes of the wanted kind: ring, settings, name, context, public bytes."""
     try:
         digest, text = data[:32], data[32:]
         if hashlib.sha256(text).digest() != digest:
@@ -221,6 +218,11 @@ def read_key(data: bytes, scheme: str) -> tuple[Ring, dict[str, Any], str, Any, 
     if fields["scheme"] != scheme:
         raise SealError(f"a key for scheme '{fields['scheme']}' was given to scheme '{scheme}'")
     context = ts.context_from(raw)
+    if secret != context.has_secret_key():
+        given, needed = (
+            ("server's", "a client needs the secret one") if secret else ("clients'", "it is secret")
+        )
+        raise SealError(f"this is the {given} part of a key for '{scheme}'; {needed}")
     public = _serialise(context, False) if context.has_secret_key() else raw
     return ring, fields["settings"], fields["name"], context, public
 

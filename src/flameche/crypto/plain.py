@@ -61,6 +61,8 @@ class PlainAdder:
     def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> PlainVector:
         """Take vectors out of a total again."""
         whole, out = cast(PlainVector, total), self.add(parts)
+        if len(whole.values) != len(out.values):
+            raise SealError(f"vectors of different lengths: {len(whole.values)} and {len(out.values)}")
         return PlainVector(whole.values - out.values, whole.terms - out.terms)
 
 
@@ -69,7 +71,7 @@ class PlainKey:
 
     def seal(self, vector: NDArray[np.float64]) -> bytes:
         """Round a vector [S] to what crosses the wire; NaN and infinity are refused."""
-        if not np.isfinite(vector).all():
+        if not (np.abs(vector) < np.finfo(np.float32).max).all():
             raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
         return PlainVector(vector).to_bytes()
 

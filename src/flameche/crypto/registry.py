@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flameche.crypto.api import Adder, Scheme
-from flameche.crypto.codec import FixedPoint
+from flameche.crypto.codec import exact_codec
 from flameche.crypto.plain import Plain
 from flameche.errors import ConfigError
-
-SLOT_BITS = 36  # of a signed sum: what the smallest BFV ring holds, and the same integers for all schemes
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def make_scheme(kind: str, *, clients: int, bound: float = 64.0, key_bits: int =
     elif kind in ("ckks", "ckks-paper"):
         made = module.Ckks.generate(max_terms=clients, bound=bound, paper=kind == "ckks-paper")
     elif kind == "paillier":
-        bits = FixedPoint.fitting(bound, clients, SLOT_BITS).fraction_bits
+        bits = exact_codec(bound, clients)[0].fraction_bits
         made = module.Paillier.generate(max_terms=clients, bound=bound, key_bits=key_bits, fraction_bits=bits)
     else:
         raise ConfigError(f"scheme.kind = {kind!r} has no keys; sessions of '{kind}' make their own")
@@ -73,6 +71,8 @@ def public_bytes(scheme: Scheme) -> bytes | None:
 
 def scheme_from_bytes(kind: str, data: bytes) -> Scheme:
     """Read a secret that `secret_bytes` wrote."""
+    if kind in ("plain", "secagg"):
+        raise ConfigError(f"scheme '{kind}' has no lasting keys")
     module = _module(kind)
     if kind == "bfv":
         found: Scheme = module.Bfv.from_bytes(data)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from flameche.crypto.api import Scheme
-from flameche.crypto.codec import FixedPoint
+from flameche.crypto.codec import exact_codec
+from flameche.crypto.keyfile import read_secret
 from flameche.crypto.masking import SecAgg
-from flameche.crypto.registry import SLOT_BITS, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.data import Federation, build_federation, load_dataset, load_npz
+from flameche.errors import ConfigError
 from flameche.experiments.schema import Experiment, ModelConfig
 from flameche.metadata import extractors
 from flameche.metadata.extractors import ClientSamples, Metadata
@@ -83,10 +85,15 @@ def build(
 
 
 def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
-    """Make the config's scheme, with fresh keys, for sums over all its clients."""
+    """Make the config's scheme for sums over all its clients, with fresh keys or those of a key file."""
     how, clients = experiment.scheme, experiment.data.clients
+    if how.key_file is not None:
+        scheme = read_secret(Path(how.key_file).expanduser())
+        if scheme.name != how.kind:
+            raise ConfigError(f"scheme.key_file holds a key for '{scheme.name}', scheme.kind is '{how.kind}'")
+        return scheme
     if how.kind == "secagg":
-        return SecAgg(FixedPoint.fitting(how.bound, clients, SLOT_BITS))
+        return SecAgg(exact_codec(how.bound, clients)[0])
     return make_scheme(how.kind, clients=clients, bound=how.bound, key_bits=how.key_bits)
 
 

@@ -224,12 +224,13 @@ class SchemeConfig(Table):
     bound: float = Field(default=64.0, gt=0)
     min_cluster: Count | None = None
     key_bits: Literal[2048, 3072] = 3072
+    key_file: Annotated[str, Field(min_length=1)] | None = None
     updates: Literal["clear", "secagg", "ckks"] = "clear"
 
     @property
     def least(self) -> int:
         """The least number of clients in a sum that is opened."""
-        return self.min_cluster or (1 if self.kind == "plain" else 3)
+        return self.min_cluster or (1 if self.kind == "plain" and self.updates == "clear" else 3)
 
 
 class Experiment(Table):
@@ -264,11 +265,17 @@ class Experiment(Table):
                     f"method.hide_assignments needs sums that clients open, scheme.kind = "
                     f'"{self.scheme.kind}" opens them on the server; take "bfv", "ckks" or "paillier"'
                 )
-            if self.scheme.updates == "clear":
+            if self.scheme.updates != "ckks":
                 raise ConfigError(
-                    "method.hide_assignments: an update in the clear shows its cluster; "
-                    'set scheme.updates = "secagg" or "ckks"'
+                    f'method.hide_assignments: with scheme.updates = "{self.scheme.updates}" the server sees '
+                    'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
                 )
+        changes = self.scheme.kind == "secagg" and getattr(self.method, "m_step", "") == "seen"
+        if changes and getattr(self.method, "missing", "") == "impute":
+            raise ConfigError(
+                'method.missing = "impute" changes metadata every round, which the changes that '
+                'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
+            )
         if self.scheme.updates != "clear" and self.training.bn_buffers == "first":
             raise ConfigError(
                 f'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '

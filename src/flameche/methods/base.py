@@ -69,7 +69,8 @@ class World:
         hidden: a client takes all models, so that its choice is its own.
         """
         size = models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
-        self.ledger.received("model", clients, size * len(models) if hidden else size)
+        down = (self.updates.model_bytes if self.updates else 0) or (size * len(models) if hidden else size)
+        self.ledger.received("model", clients, down)
         with self.ledger.clock("client", "training"):
             trained = self.trainer.train(models, pick, clients, round)
         if self.updates is None:

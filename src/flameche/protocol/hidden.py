@@ -38,12 +38,24 @@ class HiddenSums:
         terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
         sealed = self._seal(np.column_stack([terms, error]), assignment, clients)
         self._server.store(clients, sealed)
+        self._present = self._count(clients, assignment)
+
+    def _count(self, clients: Ints, assignment: Ints) -> Floats:
+        """Count this round's participants per cluster [K], from sealed ones; too few are not counted."""
+        if len(clients) < self._least:
+            return np.ones(self._clusters)  # as if no cluster were empty
+        sealed = self._cohort.seal(np.eye(self._clusters)[assignment])
+        for i, data in zip(clients, sealed, strict=True):
+            self._ledger.sent("metadata", np.array([i]), len(data))
         (total,) = self._server.sums(sealed, np.zeros_like(clients))
-        self._present = self._blocks(total)[:, -2]
+        self._ledger.received("centroids", clients, len(total or b""))
+        return self._blocks(total)[:, 0]
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Open the one sum and take it apart."""
         (total,) = self._server.sums_of_stored(members, np.zeros_like(members))
+        if len(members) < self._least:
+            return [None] * self._clusters
         self.broadcast_bytes = len(total or b"")
         self._sums = self._blocks(total)
         return [block[:-1] if round(block[-2]) >= max(1, self._least) else None for block in self._sums]
@@ -80,9 +92,15 @@ class HiddenSums:
 
     def state(self) -> Arrays:
         """Give the server's sealed terms and what clients opened last."""
-        return {**self._server.state(), "opened": self._sums, "present": self._present}
+        return {
+            **self._server.state(),
+            "opened": self._sums,
+            "present": self._present,
+            "sizes": np.array([self.broadcast_bytes]),
+        }
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._server.restore(arrays)
         self._sums, self._present = arrays["opened"], arrays["present"]
+        self.broadcast_bytes = int(arrays["sizes"][0])

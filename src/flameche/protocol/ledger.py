@@ -28,14 +28,24 @@ class Ledger:
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
         self._running = False
+        self._muted = False
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Count nothing inside: what only a simulator measures is no cost of the protocol."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
 
     def sent(self, what: str, clients: Ints, nbytes: int) -> None:
         """Note that each of these clients uploaded nbytes."""
-        self.up.setdefault(what, np.zeros(self.clients, np.int64))[clients] += nbytes
+        self.up.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
 
     def received(self, what: str, clients: Ints, nbytes: int) -> None:
         """Note that each of these clients downloaded nbytes."""
-        self.down.setdefault(what, np.zeros(self.clients, np.int64))[clients] += nbytes
+        self.down.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
 
     @contextmanager
     def clock(self, side: Side, what: str) -> Iterator[None]:
@@ -54,7 +64,7 @@ class Ledger:
     def add(self, side: Side, what: str, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""
         key = f"{side}/{what}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+        self.seconds[key] = self.seconds.get(key, 0.0) + (0.0 if self._muted else seconds)
 
     def per_client(self, way: Literal["up", "down"]) -> Ints:
         """Sum the bytes of each client [C], one way."""

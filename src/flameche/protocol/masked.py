@@ -7,8 +7,8 @@ Two ways, by the method's M-step:
   sum, gamma_new phi - gamma_old phi, for all K clusters in one session of the round's participants. The
   server's running sums equal those over all clients seen, which the paper calls hard to keep.
 
-The guard works on blocks: a cluster's changes are let through only if at least `least` participants change
-it, and its sum then holds at least `least` clients; otherwise they are kept back for a later round.
+The guard (`guard.py`) decides which moves are let through; a client keeps the others back, whole, for a later
+round.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flameche.crypto.masking import SecAgg
 from flameche.crypto.secagg.driver import aggregate
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
+from flameche.protocol.guard import LeakageGuard, permitted
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
+from flameche.protocol.server import NOWHERE
 from flameche.protocol.sums import Arrays, Census, clear_census, stacked
 
 
@@ -40,16 +43,21 @@ class MaskedSums:
     ) -> None:
         self._cohort, self._codec, self._ledger = cohort, scheme.codec, ledger
         self._clusters, self._least, self._over = clusters, least, over
+        self._guard = LeakageGuard(len(cohort), clusters, least)
         self._part = np.zeros((len(cohort), clusters), bool)  # each client's own part in the running sums
         self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
         self.broadcast_bytes: int | None = None
 
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Hold the sessions that these clients' terms need."""
+        if len(clients) == 0:
+            return
         terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
         encoded = np.stack([self._codec.encode(term) for term in terms])
         if self._over == "participants":
-            self._sums = self._by_cluster(encoded, clients, assignment)
+            permits = np.array(self._guard.permits(clients, assignment))
+            open_to = np.where(permits[assignment], assignment, NOWHERE)
+            self._sums = self._by_cluster(encoded, clients, open_to)
         else:
             self._add_changes(encoded, clients, assignment)
 
@@ -83,20 +91,31 @@ class MaskedSums:
 
     def _add_changes(self, encoded: Ints, clients: Ints, assignment: Ints) -> None:
         wanted = np.eye(self._clusters, dtype=bool)[assignment]
-        change = wanted.astype(np.int64) - self._part[clients]
-        held = self._part.sum(axis=0) + change.sum(axis=0)
-        movers = np.abs(change).sum(axis=0)
-        permitted = (movers >= self._least) & ((held >= self._least) | (held == 0))
-        change[:, ~permitted] = 0
+        after = self._allowed(clients, wanted)
+        change = after[clients].astype(np.int64) - self._part[clients]
         if not change.any() or len(clients) < max(2, self._least):
             return
-        self._part[np.ix_(clients, permitted)] = wanted[:, permitted]
         blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)
         total = self._session(blocks, clients, "changes").reshape(self._clusters, -1)
-        for k in np.flatnonzero(permitted).tolist():
+        self._part = after
+        held = self._part.sum(axis=0) > 0
+        for k in np.flatnonzero(change.any(axis=0)).tolist():
             before = self._sums[k]
-            after = total[k] if before is None else before + total[k]
-            self._sums[k] = after if held[k] else None
+            self._sums[k] = (total[k] if before is None else before + total[k]) if held[k] else None
+
+    def _allowed(self, clients: Ints, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Give everybody's part after the moves that the guard lets through; a move is made whole or not."""
+        moving = (wanted != self._part[clients]).any(axis=1)
+        while True:
+            after = self._part.copy()
+            after[clients[moving]] = wanted[moving]
+            if self._least <= 1 or not moving.any():
+                return after
+            allowed = permitted(self._part.T, after.T, self._least)
+            held_back = moving & (wanted != self._part[clients])[:, ~allowed].any(axis=1)
+            if not held_back.any():
+                return after
+            moving &= ~held_back
 
     def _session(self, vectors: Ints, clients: Ints, label: str) -> Ints:
         """Run one whole session among these clients [n] and book what it cost."""
@@ -111,11 +130,12 @@ class MaskedSums:
     def state(self) -> Arrays:
         """Give the running sums and every client's part in them."""
         sums = {f"sum/{k}": total for k, total in enumerate(self._sums) if total is not None}
-        return {"part": self._part, **sums}
+        return {"part": self._part, "released": self._guard.released, **sums}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._part = arrays["part"].astype(bool)
+        self._guard.released = arrays["released"].astype(bool)
         for key, value in arrays.items():
             if key.startswith("sum/"):
                 self._sums[int(key.removeprefix("sum/"))] = value

@@ -72,6 +72,7 @@ class StoredSums:
         self._guard = LeakageGuard(len(cohort), clusters, least)
         self._sealed = scheme.opened_by == "clients"
         self.broadcast_bytes: int | None = 0 if self._sealed else None
+        self._sizes = np.zeros(clusters, np.int64)  # of each cluster's last released sum
 
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Send sealed metadata: once, or whenever imputed blocks may have changed."""
@@ -88,20 +89,22 @@ class StoredSums:
         sums = self._server.sums_of_stored(members, assignment)
         permits = self._guard.permits(members, assignment)
         released = [total if good else None for total, good in zip(sums, permits, strict=True)]
-        if self._sealed:
-            self.broadcast_bytes = sum(len(total) for total in released if total)
+        for k, total in enumerate(released):
+            self._sizes[k] = self._sizes[k] if total is None else len(total)
+        if self._sealed:  # of all clusters: a participant may lack those that were released earlier
+            self.broadcast_bytes = int(self._sizes.sum())
         return [self._cohort.open(total) for total in released]
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Seal, add and open one phase's terms; clusters below the least size stay out."""
-        terms = self._cohort.contribute(phase, clients, assignment, centroids)
-        sums = self._server.sums(terms, assignment)
+        terms = self._cohort.terms(phase, clients, assignment, centroids)
+        sums = self._server.sums(self._cohort.seal(terms), assignment)
         size = np.bincount(assignment, minlength=len(sums))
         opened = [
             self._cohort.open(total) if count >= self._guard.least else None
             for total, count in zip(sums, size, strict=True)
         ]
-        return phase.absorb(stacked(opened, len(terms[0])))
+        return phase.absorb(stacked(opened, terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
         """Add up what clients told the server in the clear, as in the paper."""
@@ -113,12 +116,15 @@ class StoredSums:
 
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""
-        return {**self._server.state(), "released": self._guard.released}
+        return {**self._server.state(), "released": self._guard.released, "sizes": self._sizes}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._server.restore(arrays)
         self._guard.released = arrays["released"].astype(bool)
+        self._sizes = arrays["sizes"].astype(np.int64)
+        if self._sealed:
+            self.broadcast_bytes = int(self._sizes.sum())
 
 
 def clear_census(clusters: int, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:

@@ -17,12 +17,14 @@ from flameche.crypto.registry import make_scheme
 from flameche.em.spherical import Floats, Ints
 from flameche.protocol.ledger import Ledger
 
-BOUND = 1024.0  # of a weight, a running variance or a count of batches
+BOUND = 1024.0  # of a weight or a running variance
 Protection = Literal["clear", "secagg", "ckks"]
 
 
 class UpdateSums(Protocol):
     """Sums of model updates that nobody sees singly."""
+
+    model_bytes: int  # of a model on its way down, where it is a sealed sum; 0 where it goes in the clear
 
     def total(self, vectors: Floats, clients: Ints) -> Floats | None:
         """Sum the updates [n P] of clients [n] of one cluster; None where they are too few."""
@@ -34,6 +36,7 @@ class MaskedUpdates:
 
     def __init__(self, clients: int, least: int, ledger: Ledger) -> None:
         self._codec = FixedPoint.fitting(BOUND, clients, 63)
+        self.model_bytes = 0
         self._least, self._ledger = max(2, least), ledger
 
     def total(self, vectors: Floats, clients: Ints) -> Floats | None:
@@ -58,6 +61,7 @@ class SealedUpdates:
     def __init__(self, clients: int, least: int, ledger: Ledger) -> None:
         scheme = make_scheme("ckks", clients=clients, bound=BOUND)
         self._key, self._adder = scheme.client_key(), scheme.adder()
+        self.model_bytes = 0  # the first model is nobody's secret
         self._least, self._ledger = max(2, least), ledger
 
     def total(self, vectors: Floats, clients: Ints) -> Floats | None:
@@ -70,6 +74,7 @@ class SealedUpdates:
             self._ledger.sent("model", np.array([i]), len(data))
         with self._ledger.clock("server", "encryption"):
             total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
+        self.model_bytes = len(total)
         with self._ledger.clock("client", "encryption"):
             return self._key.open(total)
 

@@ -118,7 +118,7 @@ def simulate(
             on_round(record)
     if checkpoint and checkpoint.round == world.rounds:  # killed between the last round and the summary
         accuracy = _score(method, world)
-    with world.ledger.clock("client", "evaluation"):  # the simulator's own measurement, no part of the cost
+    with world.ledger.muted():  # the simulator's own measurement, no part of the cost
         outcome = method.finish()
     played = np.zeros(world.clients, np.int64)
     for record in records:

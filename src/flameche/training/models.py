@@ -66,18 +66,22 @@ def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Lay a module's parameters [P] and buffers [Q] flat, in its own order."""
     params = [p.detach().flatten() for p in module.parameters()]
     dtype = params[0].dtype
-    buffers = [b.detach().to(dtype).flatten() for b in module.buffers()]
+    buffers = [b.detach().to(dtype).flatten() for b in _statistics(module)]
     return torch.cat(params), torch.cat(buffers) if buffers else params[0].new_empty(0)
+
+
+def _statistics(module: nn.Module) -> list[Tensor]:
+    """List the buffers that are averaged, the floats: BatchNorm's count of batches decides nothing."""
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
 
 
 @torch.no_grad()
 def write_module(module: nn.Module, params: Tensor, buffers: Tensor) -> None:
     """Copy flat parameters [P] and buffers [Q] into a module."""
-    for flat, targets in ((params, module.parameters()), (buffers, module.buffers())):
+    for flat, targets in ((params, list(module.parameters())), (buffers, _statistics(module))):
         start = 0
         for target in targets:
-            piece = flat[start : start + target.numel()].view_as(target)
-            target.copy_(piece if target.is_floating_point() else piece.round())
+            target.copy_(flat[start : start + target.numel()].view_as(target))
             start += target.numel()
 
 
