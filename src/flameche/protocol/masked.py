@@ -22,7 +22,7 @@ from flameche.crypto.masking import SecAgg
 from flameche.crypto.secagg.driver import aggregate
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
-from flameche.protocol.guard import LeakageGuard, permitted
+from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
@@ -98,6 +98,7 @@ class MaskedSums:
         blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)
         total = self._session(blocks, clients, "changes").reshape(self._clusters, -1)
         self._part = after
+        self._guard.remember(after.T)
         held = self._part.sum(axis=0) > 0
         for k in np.flatnonzero(change.any(axis=0)).tolist():
             before = self._sums[k]
@@ -111,7 +112,7 @@ class MaskedSums:
             after[clients[moving]] = wanted[moving]
             if self._least <= 1 or not moving.any():
                 return after
-            allowed = permitted(self._part.T, after.T, self._least)
+            allowed = self._guard.allowed(self._part.T, after.T)
             held_back = moving & (wanted != self._part[clients])[:, ~allowed].any(axis=1)
             if not held_back.any():
                 return after
@@ -130,12 +131,12 @@ class MaskedSums:
     def state(self) -> Arrays:
         """Give the running sums and every client's part in them."""
         sums = {f"sum/{k}": total for k, total in enumerate(self._sums) if total is not None}
-        return {"part": self._part, "released": self._guard.released, **sums}
+        return {"part": self._part, **self._guard.state(), **sums}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._part = arrays["part"].astype(bool)
-        self._guard.released = arrays["released"].astype(bool)
+        self._guard.restore(arrays)
         for key, value in arrays.items():
             if key.startswith("sum/"):
                 self._sums[int(key.removeprefix("sum/"))] = value

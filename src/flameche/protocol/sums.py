@@ -108,7 +108,7 @@ class StoredSums:
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
         """Add up what clients told the server in the clear, as in the paper."""
-        return clear_census(len(self._guard.released), seen, participants, assignment, error)
+        return clear_census(len(self._sizes), seen, participants, assignment, error)
 
     def movable(self, seen: Ints, participants: Ints) -> Ints:
         """Move anybody: the server has everybody's term."""
@@ -116,12 +116,12 @@ class StoredSums:
 
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""
-        return {**self._server.state(), "released": self._guard.released, "sizes": self._sizes}
+        return {**self._server.state(), **self._guard.state(), "sizes": self._sizes}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._server.restore(arrays)
-        self._guard.released = arrays["released"].astype(bool)
+        self._guard.restore(arrays)
         self._sizes = arrays["sizes"].astype(np.int64)
         if self._sealed:
             self.broadcast_bytes = int(self._sizes.sum())
