@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.crypto.codec import check_range
 from flameche.crypto.envelope import Envelope, pack, unpack
 from flameche.crypto.lattice import (
     LatticeAdder,
@@ -24,7 +25,7 @@ from flameche.crypto.lattice import (
     read_key,
     write_chunks,
 )
-from flameche.errors import OverflowBudget, SealError
+from flameche.errors import SealError
 
 PAPER = Ring(16384, (60, 50, 50, 60), scale=50, symmetric=False)
 FIRST_PRIME = 54
@@ -36,19 +37,13 @@ class CkksKey:
 
     def __init__(self, secret: LatticeSecret) -> None:
         self._secret = secret
-        self._bound, self._max_terms = secret.settings["bound"], secret.settings["max_terms"]
+        self._bound = secret.settings["bound"]
 
     def seal(self, vector: NDArray[np.float64]) -> bytes:
         """Scale to [-1, 1] and encrypt a vector [S]."""
         import tenseal as ts
 
-        if not np.isfinite(vector).all():
-            raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
-        if len(vector) and (largest := float(np.abs(vector).max())) > self._bound:
-            raise OverflowBudget(
-                f"a value of magnitude {largest:.6g} exceeds the declared bound {self._bound:g}; "
-                "raise scheme.bound on all clients, or scale the metadata (method.unit_norm = true)"
-            )
+        check_range(vector, self._bound)
         chunks = []
         for part in np.array_split(vector / self._bound, chunks_for(len(vector), self._secret.ring.slots)):
             chunks.append(ts.ckks_vector(self._secret.context, np.concatenate([[1.0], part])).serialize())

@@ -64,13 +64,7 @@ class FixedPoint:
 
     def encode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """Round to integers [S]; OverflowBudget names the value that does not fit."""
-        if not np.isfinite(x).all():
-            raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
-        if len(x) and (largest := float(np.abs(x).max())) > self.bound:
-            raise OverflowBudget(
-                f"a value of magnitude {largest:.6g} exceeds the declared bound {self.bound:g}; "
-                "raise scheme.bound on all clients, or scale the metadata (method.unit_norm = true)"
-            )
+        check_range(x, self.bound)
         return np.rint(x * 2.0**self.fraction_bits).astype(np.int64)
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -84,6 +78,17 @@ class FixedPoint:
                 f"a sum of {terms} terms, but slots were made for {self.max_terms}; "
                 "make the scheme for as many clients as there are"
             )
+
+
+def check_range(x: NDArray[np.float64], bound: float) -> None:
+    """Refuse, before sealing, values [S] that are no numbers or exceed the declared bound."""
+    if not np.isfinite(x).all():
+        raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
+    if len(x) and (largest := float(np.abs(x).max())) > bound:
+        raise OverflowBudget(
+            f"a value of magnitude {largest:.6g} exceeds the declared bound {bound:g}; "
+            "raise scheme.bound on all clients, or scale the metadata (method.unit_norm = true)"
+        )
 
 
 def exact_codec(bound: float, max_terms: int) -> tuple[FixedPoint, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
-from flameche.protocol.ledger import Ledger
+from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import AdditiveServer
 from flameche.protocol.sums import Arrays, Census, stacked
@@ -45,8 +45,7 @@ class HiddenSums:
         if len(clients) < self._least:
             return np.ones(self._clusters)  # as if no cluster were empty
         sealed = self._cohort.seal(np.eye(self._clusters)[assignment])
-        for i, data in zip(clients, sealed, strict=True):
-            self._ledger.sent("metadata", np.array([i]), len(data))
+        self._ledger.sent("metadata", clients, sizes_of(sealed))
         (total,) = self._server.sums(sealed, np.zeros_like(clients))
         self._ledger.received("centroids", clients, len(total or b""))
         return self._blocks(total)[:, 0]
@@ -81,8 +80,8 @@ class HiddenSums:
         hot = np.eye(self._clusters)[assignment]
         blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
         sealed = self._cohort.seal(blocks)
-        for i, data in zip([] if senders is None else senders, sealed, strict=senders is not None):
-            self._ledger.sent("metadata", np.array([i]), len(data))
+        if senders is not None:
+            self._ledger.sent("metadata", senders, sizes_of(sealed))
         return sealed
 
     def _blocks(self, total: bytes | None) -> Floats:

@@ -6,7 +6,7 @@ It is what makes the trade between computation, communication and privacy a meas
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -39,12 +39,12 @@ class Ledger:
         finally:
             self._muted = False
 
-    def sent(self, what: str, clients: Ints, nbytes: int) -> None:
-        """Note that each of these clients uploaded nbytes."""
+    def sent(self, what: str, clients: Ints, nbytes: int | Ints) -> None:
+        """Note that each of these (distinct) clients uploaded nbytes: the same for all, or [n]."""
         self.up.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
 
-    def received(self, what: str, clients: Ints, nbytes: int) -> None:
-        """Note that each of these clients downloaded nbytes."""
+    def received(self, what: str, clients: Ints, nbytes: int | Ints) -> None:
+        """Note that each of these (distinct) clients downloaded nbytes: the same for all, or [n]."""
         self.down.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
 
     @contextmanager
@@ -111,3 +111,8 @@ class Ledger:
         self.seconds = dict(state["seconds"])
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
+
+
+def sizes_of(messages: Sequence[bytes]) -> Ints:
+    """Count the bytes of each message [n]."""
+    return np.array([len(message) for message in messages], np.int64)

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.crypto.masking import SecAgg
-from flameche.crypto.secagg.driver import aggregate
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
 from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
+from flameche.protocol.session import masked_sum
 from flameche.protocol.sums import Arrays, Census, clear_census, stacked
 
 
@@ -119,14 +119,7 @@ class MaskedSums:
             moving &= ~held_back
 
     def _session(self, vectors: Ints, clients: Ints, label: str) -> Ints:
-        """Run one whole session among these clients [n] and book what it cost."""
-        total, _, costs = aggregate(vectors, label=label)
-        for i, up, down in zip(clients, costs.up, costs.down, strict=True):
-            self._ledger.sent("metadata", np.array([i]), int(up))
-            self._ledger.received("secagg", np.array([i]), int(down))
-        self._ledger.add("client", "encryption", costs.client_seconds)
-        self._ledger.add("server", "encryption", costs.server_seconds)
-        return total
+        return masked_sum(vectors, clients, "metadata", label, self._ledger)
 
     def state(self) -> Arrays:
         """Give the running sums and every client's part in them."""

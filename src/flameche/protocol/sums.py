@@ -14,7 +14,7 @@ from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
 from flameche.protocol.guard import LeakageGuard
-from flameche.protocol.ledger import Ledger
+from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import AdditiveServer
 
@@ -80,8 +80,7 @@ class StoredSums:
             new = ~self._server.holds(clients)
             clients, assignment = clients[new], assignment[new]
         terms = self._cohort.contribute(MStep(centroids), clients, assignment, centroids)
-        for i, term in zip(clients, terms, strict=True):
-            self._ledger.sent("metadata", np.array([i]), len(term))
+        self._ledger.sent("metadata", clients, sizes_of(terms))
         self._server.store(clients, terms)
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:

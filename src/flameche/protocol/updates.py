@@ -15,7 +15,7 @@ import numpy as np
 from flameche.crypto.codec import FixedPoint
 from flameche.crypto.registry import make_scheme
 from flameche.em.spherical import Floats, Ints
-from flameche.protocol.ledger import Ledger
+from flameche.protocol.ledger import Ledger, sizes_of
 
 BOUND = 1024.0  # of a weight or a running variance
 Protection = Literal["clear", "secagg", "ckks"]
@@ -41,18 +41,12 @@ class MaskedUpdates:
 
     def total(self, vectors: Floats, clients: Ints) -> Floats | None:
         """Mask, add, unmask."""
-        from flameche.crypto.secagg.driver import aggregate  # needs cryptography, which only this does
+        from flameche.protocol.session import masked_sum  # needs cryptography, which only this does
 
         if len(clients) < self._least:
             return None
         encoded = np.stack([self._codec.encode(vector) for vector in vectors])
-        total, _, costs = aggregate(encoded, label="model")
-        for i, up, down in zip(clients, costs.up, costs.down, strict=True):
-            self._ledger.sent("model", np.array([i]), int(up))
-            self._ledger.received("secagg", np.array([i]), int(down))
-        self._ledger.add("client", "encryption", costs.client_seconds)
-        self._ledger.add("server", "encryption", costs.server_seconds)
-        return self._codec.decode(total)
+        return self._codec.decode(masked_sum(encoded, clients, "model", "model", self._ledger))
 
 
 class SealedUpdates:
@@ -70,8 +64,7 @@ class SealedUpdates:
             return None
         with self._ledger.clock("client", "encryption"):
             sealed = [self._key.seal(vector) for vector in vectors]
-        for i, data in zip(clients, sealed, strict=True):
-            self._ledger.sent("model", np.array([i]), len(data))
+        self._ledger.sent("model", clients, sizes_of(sealed))
         with self._ledger.clock("server", "encryption"):
             total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
         self.model_bytes = len(total)
