@@ -41,7 +41,11 @@ def planted_metadata(clients=40, groups=4, noise=0.05, seed=0, blocks=5, feature
     return Metadata(phi, np.full((clients, blocks), 10)), group
 
 
-def clustering_world(metadata, group, *, rounds=40, seed=0, trainer=None) -> World:
+def no_samples():
+    raise AssertionError("this world has no samples")
+
+
+def clustering_world(metadata, group, *, rounds=40, seed=0, trainer=None, samples=None) -> World:
     """A world in which nothing is trained."""
     clients = len(metadata)
     return World(
@@ -52,5 +56,6 @@ def clustering_world(metadata, group, *, rounds=40, seed=0, trainer=None) -> Wor
         ledger=Ledger(clients),
         scheme=Plain(),
         extract=lambda: metadata,
+        samples=samples or no_samples,
         group=group,
     )

@@ -174,7 +174,7 @@ def test_a_run_that_was_finished_earlier_says_so(call, experiment):
 
 
 def test_clustering_needs_a_method_that_clusters(call, experiment):
-    refused(call("cluster", experiment, "--set", "method.kind=fedavg"), "nothing to cluster")
+    refused(call("cluster", experiment, "--set", "method.kind=fedavg"), "nothing to do without training")
 
 
 def test_help_lists_the_commands():

@@ -3,11 +3,13 @@
 import inspect
 from typing import get_args
 
+import pytest
+
 from flameche.data import build_federation, heterogeneity
 from flameche.data.sources import SOURCES
-from flameche.experiments.schema import DataConfig, FlamecheConfig, TrainingConfig
+from flameche.experiments.method_tables import MethodTable
+from flameche.experiments.schema import DataConfig, TrainingConfig
 from flameche.methods import METHODS
-from flameche.methods.flameche import Flameche
 from flameche.training.trainer import TrainingPlan
 
 
@@ -16,8 +18,13 @@ def defaults_of(function):
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def test_the_method_and_its_config_agree():
-    assert defaults_of(Flameche.__init__) == FlamecheConfig().model_dump(exclude={"kind"})
+TABLES = {table().kind: table for table in MethodTable.__subclasses__()}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_method_and_its_config_agree(kind):
+    assert defaults_of(METHODS[kind].__init__) == TABLES[kind]().model_dump(exclude={"kind"})
+    assert METHODS[kind].about.needs == TABLES[kind].needs
 
 
 def test_the_federation_and_its_config_agree():
@@ -44,4 +51,4 @@ def test_names_in_the_config_are_those_of_the_library():
     assert choices(DataConfig, "heterogeneity") == set(heterogeneity.SETTINGS)
     assert choices(DataConfig, "zoom") == set(heterogeneity.ZOOMS)
     assert choices(DataConfig, "skew_split") == set(heterogeneity.SKEW_SPLITS)
-    assert set(METHODS) == {"flameche", "fedavg", "oracle"}
+    assert set(METHODS) == set(TABLES)

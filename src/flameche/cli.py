@@ -35,6 +35,12 @@ RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
+LETTERS = (
+    "Work and bytes beyond FedAvg's, over a run; R rounds, N clients, n participants a round, K clusters, "
+    "S restarts, M numbers in a model, d in a client's metadata."
+)
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
@@ -131,20 +137,27 @@ def report(
 
 @app.command()
 def methods(as_json: JsonOption = False) -> None:
-    """List the methods: what each needs of the server, and what clients upload."""
+    """List the methods: what each needs of the server, what clients upload, what it costs beyond FedAvg."""
     from flameche.methods import METHODS
 
     rows = [
         {
             "method": kind,
-            "name": m.title,
-            "family": m.family,
-            "server needs": m.needs,
-            "clients upload": m.uploads,
+            "name": m.about.title,
+            "family": m.about.family,
+            "server sees": m.about.needs,
+            "schemes": "all" if m.about.needs == "sums" else "plain",
+            "clients upload": m.about.uploads,
+            "server work": m.about.server,
+            "client work": m.about.client,
+            "up": m.about.up,
+            "down": m.about.down,
         }
         for kind, m in METHODS.items()
     ]
     print_rows(rows, as_json)
+    if not as_json:
+        log.print(LETTERS, soft_wrap=True)
 
 
 @app.command()

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from flameche.errors import ConfigError
 from flameche.experiments import config, overrides, schema, wording
 from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
-from flameche.experiments.schema import DataConfig, Experiment, FedavgConfig, FlamecheConfig, OracleConfig
+from flameche.experiments.method_tables import FedavgConfig, FlamecheConfig, OracleConfig
+from flameche.experiments.schema import DataConfig, Experiment
 
 unhurried = settings(deadline=None)  # other tests may hold the cores
 
@@ -86,6 +87,17 @@ CHANGES: dict[str, Any] = {
     "method.recluster_over": "participants",
     "method.hide_assignments": True,
 }
+OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "oracle": {},
+    "ifca": {"clusters": 3, "restarts": 1},
+    "fesem": {"clusters": 3, "layer": "fc2"},
+    "fedgroup": {"clusters": 3, "cold_rounds": 1, "newcomers": "weights"},
+    "stocfl": {"clusters": 3, "threshold": 0.5, "mu": 0.0},
+    "kfed": {"clusters": 3},
+    "pacfl": {"clusters": 3, "components": 2, "angle": "sum", "alpha": 3.5},
+}
+KINDS = "flameche, fedavg, oracle, ifca, fesem, fedgroup, stocfl, kfed, pacfl"
 WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
 ONLY_ONE_CHOICE = {"method.mode"}
 
@@ -121,6 +133,30 @@ def test_the_tables_of_changes_below_cover_every_key_there_is() -> None:
 def test_the_hash_depends_on_every_key_that_determines_a_result(key: str) -> None:
     assert changed(key, CHANGES[key]) != parse()
     assert config_hash(changed(key, CHANGES[key])) != config_hash(parse())
+
+
+@pytest.mark.parametrize("kind", OF_OTHER_METHODS)
+def test_the_hash_depends_on_every_option_of_every_method(kind: str) -> None:
+    plain, options = parse(method={"kind": kind}), OF_OTHER_METHODS[kind]
+    assert {"kind", *options} == set(type(plain.method).model_fields)
+    others = [parse(method={"kind": kind, key: value}) for key, value in options.items()]
+    assert len({config_hash(e) for e in [plain, *others]}) == 1 + len(options)
+    for experiment in [plain, *others]:
+        assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
+
+
+TERMS = [kind for kind in OF_OTHER_METHODS if parse(method={"kind": kind}).method.needs == "terms"]
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("scheme", [{"kind": "bfv"}, {"kind": "secagg"}, {"updates": "secagg"}])
+def test_a_method_that_needs_terms_is_refused_under_a_scheme_that_shows_sums(kind, scheme) -> None:
+    with pytest.raises(ConfigError, match=f'method.kind = "{kind}" compares clients one by one.*sums only'):
+        parse(method={"kind": kind}, scheme=scheme)
+
+
+def test_these_methods_need_terms() -> None:
+    assert TERMS == ["fesem", "fedgroup", "stocfl", "kfed", "pacfl"]
 
 
 def test_all_single_changes_have_different_hashes() -> None:
@@ -359,8 +395,8 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
         ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),
         ({"method": {"kind": "fedavgg"}},
-         'method.kind = "fedavgg": must be one of flameche, fedavg, oracle; did you mean \'fedavg\'?'),
-        ({"method": {"kind": [1]}}, "method.kind = [1]: must be one of flameche, fedavg, oracle"),
+         f'method.kind = "fedavgg": must be one of {KINDS}; did you mean \'fedavg\'?'),
+        ({"method": {"kind": [1]}}, f"method.kind = [1]: must be one of {KINDS}"),
         ({"method": 5}, "method = 5: must be a table"),
         ({"data": []}, "data = []: must be a table"),
         ({"data": {"dataset": "MINST"}},
@@ -581,5 +617,8 @@ def test_reading_an_experiment_needs_no_torch_and_no_other_part_of_flameche(modu
     tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
     imported = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
     ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
-    siblings = {f"flameche.experiments.{name}" for name in ("overrides", "schema", "wording")}
+    siblings = {
+        f"flameche.experiments.{name}"
+        for name in ("method_tables", "overrides", "schema", "tables", "wording")
+    }
     assert ours <= {"flameche.errors", *siblings}

@@ -74,6 +74,7 @@ def build(
             experiment.scheme.updates, federation.clients, experiment.scheme.least, ledger
         ),
         extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
+        samples=lambda: own_samples(experiment, federation),
         group=federation.group,
         weighting=experiment.training.weighting,
         known_metadata=metadata,
@@ -116,15 +117,20 @@ def load_federation(experiment: Experiment, seed: int) -> tuple[Federation, list
     return federation, [dataset.note] if dataset.note else []
 
 
+def own_samples(experiment: Experiment, federation: Federation) -> ClientSamples:
+    """Give the samples that clients summarise: all they hold, or those they train on."""
+    own = federation.train
+    if experiment.metadata.samples == "all" and len(federation.holdout.y):
+        own = own.joined(federation.holdout)
+    return ClientSamples(own.x, own.y, own.offsets, federation.classes)
+
+
 def extract_metadata(
     experiment: Experiment, federation: Federation, seed: int, device: str, progress: Progress | None = None
 ) -> Metadata:
     """Summarise each client's samples as the config says."""
     kind, components = experiment.metadata.kind, experiment.metadata.components
-    own = federation.train
-    if experiment.metadata.samples == "all" and len(federation.holdout.y):
-        own = own.joined(federation.holdout)
-    samples = ClientSamples(own.x, own.y, own.offsets, federation.classes)
+    samples = own_samples(experiment, federation)
     if kind in ("random-gaussian", "random-uniform"):
         shared = seed if experiment.metadata.seed is None else experiment.metadata.seed
         features = FeatureExtractor(
@@ -141,7 +147,7 @@ def extract_metadata(
             nonlocal done
             done += count
             if progress:
-                progress("metadata", done, len(own.y))
+                progress("metadata", done, len(samples.y))
 
         batch = GPU_BATCH if device == "cuda" else extractors.BATCH
         return extractors.class_means(samples, features, batch=batch, progress=advance)
@@ -156,11 +162,17 @@ def extract_metadata(
     return extractors.label_counts(samples)
 
 
-def _model(config: ModelConfig, federation: Federation, seed: int) -> Any:
-    return build_model(config.kind, federation.shape, federation.classes, stream_seed(seed, "model"))
+def _model(config: ModelConfig, federation: Federation, seed: int, number: int = 0) -> Any:
+    """Build the network with the shared initial weights, or (number > 0) with others."""
+    names = ("model", number) if number else ("model",)
+    return build_model(config.kind, federation.shape, federation.classes, stream_seed(seed, *names))
 
 
 def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:
     how = experiment.training
     plan = TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers)
-    return LoopTrainer(_model(experiment.model, federation, seed), federation, plan, seed, device=device)
+
+    def model(number: int = 0) -> Any:
+        return _model(experiment.model, federation, seed, number)
+
+    return LoopTrainer(model(), federation, plan, seed, device=device, fresh=model)

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from flameche.errors import ConfigError
 from flameche.experiments.overrides import overlay
-from flameche.experiments.schema import Experiment, Table
+from flameche.experiments.schema import Experiment
+from flameche.experiments.tables import Table
 from flameche.experiments.wording import first_of, toml_literal, wrong_value
 
 __all__ = ["Experiment", "config_hash", "load_experiment", "parse_experiment", "to_toml"]

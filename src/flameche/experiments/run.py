@@ -24,6 +24,7 @@ from flameche.experiments.build import Progress, Setup, build, make_scheme_for
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
+from flameche.methods import METHODS
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
 
@@ -85,9 +86,11 @@ def cluster_experiment(
     experiment: Experiment, seed: int, *, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
-    if not hasattr(experiment.method, "clusters"):
+    if METHODS[experiment.method.kind].about.family != "metadata":
+        able = [kind for kind, method in METHODS.items() if method.about.family == "metadata"]
         raise ConfigError(
-            f"method.kind = {experiment.method.kind!r} finds no clusters; there is nothing to cluster"
+            f'method.kind = "{experiment.method.kind}" does not cluster metadata, so there is nothing to do '
+            f"without training; {', '.join(able)} do"
         )
     start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
@@ -101,7 +104,7 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
     ledger, method = setup.world.ledger, setup.method
     return {
         "method": experiment.method.kind,
-        "label": method.title,
+        "label": method.about.title,
         "dataset": setup.federation.name,
         "setting": setup.federation.setting,
         "seed": seed,

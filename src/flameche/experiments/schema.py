@@ -11,9 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -22,6 +20,8 @@ from pydantic import (
 )
 
 from flameche.errors import ConfigError
+from flameche.experiments.method_tables import FlamecheConfig, MethodConfig
+from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
 
 MODEL_KINDS = ("auto", "lenet5", "resnet18", "small-cnn")
@@ -58,8 +58,6 @@ def _groups_form(value: object) -> str | None:
     return "sizes" if isinstance(value, list | tuple) else None
 
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # TOML promises 64 bits, signed
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_tuple), Field(min_length=1), AfterValidator(_distinct)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
@@ -72,12 +70,6 @@ Groups = Annotated[
         custom_error_message="must be the number of groups or the list of their sizes",
     ),
 ]
-
-
-class Table(BaseModel):
-    """A table of the TOML file: frozen, and strict about keys and types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class DataConfig(Table):
@@ -180,38 +172,6 @@ class MetadataConfig(Table):
     seed: Seed | None = None
 
 
-class FlamecheConfig(Table):
-    """The paper's method; `tau = 0` never reclusters."""
-
-    kind: Literal["flameche"] = "flameche"
-    clusters: Count = 4
-    mode: Literal["paper"] = "paper"
-    tau: Natural = 10
-    empty: Literal["participants", "seen"] = "participants"
-    init: Literal["partition", "vectors"] = "partition"
-    m_step: Literal["seen", "participants"] = "seen"
-    unit_norm: bool = False
-    missing: Literal["counts", "impute", "zero"] = "counts"
-    recluster_last: bool = False
-    recluster_over: Literal["seen", "participants"] = "seen"
-    hide_assignments: bool = False
-
-
-class FedavgConfig(Table):
-    """One model for all clients."""
-
-    kind: Literal["fedavg"] = "fedavg"
-
-
-class OracleConfig(Table):
-    """One model per true group."""
-
-    kind: Literal["oracle"] = "oracle"
-
-
-MethodConfig = Annotated[FlamecheConfig | FedavgConfig | OracleConfig, Field(discriminator="kind")]
-
-
 class SchemeConfig(Table):
     """How contributions are sealed.
 
@@ -259,6 +219,20 @@ class Experiment(Table):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if self.method.needs == "terms":
+            protects = [
+                f'scheme.{key} = "{value}"'
+                for key, value, clear in (
+                    ("kind", self.scheme.kind, "plain"),
+                    ("updates", self.scheme.updates, "clear"),
+                )
+                if value != clear
+            ]
+            if protects:
+                raise ConfigError(
+                    f'method.kind = "{self.method.kind}" compares clients one by one, so its server must see '
+                    f"each client's model or metadata; {' and '.join(protects)} shows it sums only"
+                )
         if getattr(self.method, "hide_assignments", False):
             if self.scheme.kind in ("plain", "secagg"):
                 raise ConfigError(

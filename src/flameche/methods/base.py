@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
-from flameche.metadata.extractors import Metadata
+from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.sums import StoredSums, Sums
 from flameche.protocol.updates import UpdateSums
 from flameche.training.models import Models, average
-from flameche.training.trainer import Trainer
+from flameche.training.trainer import Pull, Trainer
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,6 +38,7 @@ class World:
     ledger: Ledger
     scheme: Scheme | SecAgg
     extract: Callable[[], Metadata]
+    samples: Callable[[], ClientSamples]  # what clients summarise, for methods with metadata of their own
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
     min_cluster: int = 1  # no sum over fewer clients is opened
@@ -63,19 +64,33 @@ class World:
         self.ledger.oracle_knowledge.append(why)
         return self.group
 
-    def train(self, models: Models, pick: Ints, clients: Ints, round: int, hidden: bool = False) -> Models:
+    def train(
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        *,
+        hidden: bool = False,
+        fetched: bool = False,
+        pull: Pull | None = None,
+    ) -> Models:
         """Send row pick[n] of models to clients [n], train there, collect the results [n].
 
-        hidden: a client takes all models, so that its choice is its own.
+        hidden: a client takes all models, so that its choice is its own; fetched: it has them already.
         """
-        size = models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
+        size = self.model_bytes(models)
         down = (self.updates.model_bytes if self.updates else 0) or (size * len(models) if hidden else size)
-        self.ledger.received("model", clients, down)
+        self.ledger.received("model", clients, 0 if fetched else down)
         with self.ledger.clock("client", "training"):
-            trained = self.trainer.train(models, pick, clients, round)
+            trained = self.trainer.train(models, pick, clients, round, pull)
         if self.updates is None:
             self.ledger.sent("model", clients, size)
         return trained
+
+    def model_bytes(self, models: Models) -> int:
+        """Count the bytes of one model on its way."""
+        return models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
 
     def average(
         self, previous: Models, trained: Models, cluster: Ints, clients: Ints, hidden: bool = False
@@ -134,6 +149,31 @@ class World:
         """Give `count` copies of the shared initial model."""
         return self.trainer.initial().pick(np.zeros(count, np.int64))
 
+    def different_models(self, count: int) -> Models:
+        """Give `count` initial models, each drawn for itself; the first is the shared one."""
+        models = self.trainer.initial()
+        for number in range(1, count):
+            models = models.joined(self.trainer.initial(number))
+        return models
+
+
+@dataclass(frozen=True)
+class About:
+    """What there is to know of a method before it is run; costs are those beyond FedAvg's, over a run.
+
+    In the costs' words R is rounds, N clients, n participants of a round, K clusters, M numbers in a model, d
+    numbers in a client's metadata.
+    """
+
+    title: str
+    family: Literal["–", "server-side", "client-side", "metadata"]
+    needs: Literal["sums", "terms"]  # what the server must see: sums alone, or each client's term
+    uploads: str
+    server: str = "–"
+    client: str = "–"
+    up: str = "–"
+    down: str = "–"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -147,16 +187,17 @@ class Outcome:
 class Method(Protocol):
     """What the simulator drives, round by round."""
 
-    title: ClassVar[str]
-    family: ClassVar[str]
-    needs: ClassVar[Literal["sums", "terms"]]
-    uploads: ClassVar[str]
+    about: ClassVar[About]
 
     models: Models
     assignment: Ints  # [C], UNSEEN where unknown
-    clusters: int  # 1 for a method without clusters
 
     def __init__(self, world: World, **options: Any) -> None: ...
+
+    @property
+    def clusters(self) -> int:
+        """Count the clusters there are now; 1 for a method without clusters."""
+        ...
 
     def round(self, r: int, participants: Ints) -> bool:
         """Play round r with these clients; tell whether clients were redistributed."""

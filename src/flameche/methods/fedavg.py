@@ -8,19 +8,16 @@ Deviations: models are averaged unweighted by default, as in the FLAMECHE paper'
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from flameche.methods.base import World
+from flameche.methods.base import About, World
 from flameche.methods.partitioned import Partitioned, one_part
 
 
 class FedAvg(Partitioned):
     """One part that holds everybody."""
 
-    title: ClassVar[str] = "FedAvg"
-    family: ClassVar[str] = "no clusters"
-    needs: ClassVar[Literal["sums", "terms"]] = "sums"
-    uploads: ClassVar[str] = "model"
+    about: ClassVar[About] = About("FedAvg", "–", "sums", "model")
 
     def __init__(self, world: World) -> None:
         super().__init__(world, one_part(world.clients))

@@ -23,7 +23,7 @@ import numpy as np
 
 from flameche.em.recluster import redistribute, worst_cluster
 from flameche.em.spherical import Centroids
-from flameche.methods.base import UNSEEN, Arrays, Ints, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.protocol.client import Cohort, Missing
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
@@ -35,10 +35,16 @@ ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
 class Flameche:
     """Algorithm 1 of the paper; its lines are numbered in `round`."""
 
-    title: ClassVar[str] = "FLAMECHE"
-    family: ClassVar[str] = "metadata, EM"
-    needs: ClassVar[Literal["sums", "terms"]] = "sums"
-    uploads: ClassVar[str] = "sealed metadata once; assignment, error, model"
+    about: ClassVar[About] = About(
+        "FLAMECHE",
+        "metadata",
+        "sums",
+        "sealed metadata once; assignment, error, model",
+        server="R·n·d",
+        client="R·K·d",
+        up="d",
+        down="R·K·d",
+    )
 
     def __init__(
         self,
@@ -78,7 +84,7 @@ class Flameche:
         self._broadcast(participants)  # line 6
         k, e = self.cohort.e_step(participants, self.centroids)  # lines 12-13, on the clients
         self.sums.offer(participants, k, e, self.centroids)  # lines 8-11, sealed, on the clients
-        trained = self.world.train(self.models, k, participants, r, self.hidden)  # line 14, on the clients
+        trained = self.world.train(self.models, k, participants, r, hidden=self.hidden)  # line 14
         self.assignment[participants], self.error[participants] = k, e  # lines 15, 17-18
         self.world.ledger.sent("assignment", participants, 0 if self.hidden else ASSIGNMENT_BYTES)
         self.models = self.world.average(self.models, trained, k, participants, self.hidden)  # line 20

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from flameche.methods.base import Method
 from flameche.methods.fedavg import FedAvg
+from flameche.methods.fedgroup import FedGroup
+from flameche.methods.fesem import Fesem
 from flameche.methods.flameche import Flameche
+from flameche.methods.ifca import Ifca
+from flameche.methods.kfed import KFed
 from flameche.methods.oracle import Oracle
+from flameche.methods.pacfl import Pacfl
+from flameche.methods.stocfl import StoCfl
 
 METHODS: dict[str, type[Method]] = {
     "flameche": Flameche,
     "fedavg": FedAvg,
     "oracle": Oracle,
+    "fedgroup": FedGroup,
+    "stocfl": StoCfl,
+    "fesem": Fesem,
+    "ifca": Ifca,
+    "kfed": KFed,
+    "pacfl": Pacfl,
 }

@@ -40,12 +40,17 @@ class Ledger:
             self._muted = False
 
     def sent(self, what: str, clients: Ints, nbytes: int | Ints) -> None:
-        """Note that each of these (distinct) clients uploaded nbytes: the same for all, or [n]."""
-        self.up.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
+        """Note that each of these clients uploaded nbytes: the same for all, or [n]."""
+        self._count(self.up, what, clients, nbytes)
 
     def received(self, what: str, clients: Ints, nbytes: int | Ints) -> None:
-        """Note that each of these (distinct) clients downloaded nbytes: the same for all, or [n]."""
-        self.down.setdefault(what, np.zeros(self.clients, np.int64))[clients] += 0 if self._muted else nbytes
+        """Note that each of these clients downloaded nbytes: the same for all, or [n]."""
+        self._count(self.down, what, clients, nbytes)
+
+    def _count(self, parts: dict[str, Ints], what: str, clients: Ints, nbytes: int | Ints) -> None:
+        column = parts.setdefault(what, np.zeros(self.clients, np.int64))
+        if not self._muted:
+            np.add.at(column, clients, nbytes)  # a client may be named twice
 
     @contextmanager
     def clock(self, side: Side, what: str) -> Iterator[None]:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flameche.data.federation import Federation
+from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
-from flameche.training.models import Models, read_module, write_module
-from flameche.training.trainer import Arrays, Ints, TrainingPlan, batches
+from flameche.training.models import Models, read_module, split_like, write_module
+from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan, batches
 
 SCORE_BATCH = 1000
 
 
+@dataclass(frozen=True)
+class OnDevice:
+    """Sets of samples on a device, as bytes; set i is x[offsets[i]:offsets[i + 1]]."""
+
+    x: Tensor
+    y: Tensor
+    offsets: Ints
+
+    @classmethod
+    def of(cls, samples: Samples, device: str) -> OnDevice:
+        """Copy them there."""
+        x, y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
+        return cls(x.to(device), y.to(device), samples.offsets)
+
+
 class LoopTrainer:
-    """Trains on one device, with the data kept there as bytes."""
+    """Trains on one device, with the data kept there as bytes.
+
+    `fresh` gives the number-th other initial model, for methods that start from several.
+    """
 
     def __init__(
         self,
@@ -29,6 +49,7 @@ class LoopTrainer:
         *,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        fresh: Callable[[int], nn.Module] | None = None,
     ) -> None:
         self.plan, self.seed, self.device, self.dtype = plan, seed, device, dtype
         self.model = model.to(device=device, dtype=dtype)
@@ -37,37 +58,49 @@ class LoopTrainer:
             raise ConfigError(
                 "training.batch = 1: the model has BatchNorm, which needs batches of at least 2"
             )
-        train, test = federation.train, federation.test
-        self.sizes: Ints = train.sizes
-        self._offsets, self._test_offsets, self._test_of = train.offsets, test.offsets, federation.test_of
-        self._x, self._y = torch.from_numpy(train.x).to(device), torch.from_numpy(train.y).to(device)
-        self._test_x, self._test_y = torch.from_numpy(test.x).to(device), torch.from_numpy(test.y).to(device)
+        self.sizes: Ints = federation.train.sizes
+        parts: dict[Part, Samples] = {"train": federation.train, "held": federation.holdout}
+        self._parts = {part: OnDevice.of(samples, device) for part, samples in parts.items()}
+        self._parts["test"] = OnDevice.of(federation.test, device)
+        self._test_of = federation.test_of
         self._initial = read_module(self.model)
+        self._fresh = fresh
         # Own BatchNorm statistics of each client [C Q], where they stay local.
         local = plan.bn_buffers == "local"
         self._local = self._initial[1].repeat(len(self.sizes), 1) if local else None
 
-    def initial(self) -> Models:
-        """Give the shared initial model, as one row."""
+    def initial(self, number: int = 0) -> Models:
+        """Give an initial model, as one row: the shared one, or another draw."""
         params, buffers = self._initial
+        if number > 0:
+            if self._fresh is None:
+                raise ValueError("this trainer was given one initial model only")
+            params, buffers = read_module(self._fresh(number).to(device=self.device, dtype=self.dtype))
         return Models(params[None].clone(), buffers[None].clone())
 
-    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+    def train(
+        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+    ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
         trained = []
         with torch.random.fork_rng(devices=["cuda"] if self.device == "cuda" else []):
             for k, i in zip(pick.tolist(), clients.tolist(), strict=True):
                 # Dropout and the like draw from torch's own generator.
                 torch.manual_seed(stream_seed(self.seed, "forward", round, i) % 2**63)
-                trained.append(self._train_one(models, k, i, round))
+                trained.append(self._train_one(models, k, i, round, pull))
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
-    def _train_one(self, models: Models, k: int, client: int, round: int) -> tuple[Tensor, Tensor]:
+    def _train_one(
+        self, models: Models, k: int, client: int, round: int, pull: Pull | None
+    ) -> tuple[Tensor, Tensor]:
         buffers = models.buffers[k] if self._local is None else self._local[client]
         write_module(self.model, models.params[k], buffers)
         self.model.train()
-        start, stop = self._offsets[client], self._offsets[client + 1]
-        x, y = to_input(self._x[start:stop], self.dtype), self._y[start:stop]
+        own = self._parts["train"]
+        start, stop = own.offsets[client], own.offsets[client + 1]
+        x, y = to_input(own.x[start:stop], self.dtype), own.y[start:stop]
+        weights = list(self.model.parameters())
+        targets = split_like(pull.target.params[0], weights) if pull else []
         noise = torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, client) % 2**63)
         optimiser = torch.optim.Adam(self.model.parameters(), lr=self.plan.lr)
         for index in batches(len(y), self.plan, self.seed, round, client):
@@ -76,33 +109,63 @@ class LoopTrainer:
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(self.model(inputs), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
+            if pull:
+                for weight, target in zip(weights, targets, strict=True):
+                    assert weight.grad is not None
+                    weight.grad.add_(weight.detach() - target, alpha=pull.strength)
             optimiser.step()
         params, buffers = read_module(self.model)
         if self._local is not None:
             self._local[client] = buffers
         return params, buffers
 
+    def layer(self, name: str) -> slice:
+        """Tell where a layer's parameters lie in a flat model."""
+        start, found = 0, slice(0, 0)
+        for own, weight in self.model.named_parameters():
+            if own == name or own.startswith(f"{name}."):
+                found = slice(found.start if found.stop else start, start + weight.numel())
+            start += weight.numel()
+        if not found.stop:
+            known = dict.fromkeys(own.rpartition(".")[0] for own, _ in self.model.named_parameters())
+            raise ConfigError(f"the model has no layer '{name}'; known are {', '.join(known)}")
+        return found
+
+    def accuracy(self, models: Models, pick: Ints) -> Floats:
+        """Score row pick[i] of models on client i's test set."""
+        return self._ask(models, pick, self._test_of, np.arange(len(pick)), "test")[1]
+
+    def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
+        """Try row pick[n] of models on clients [n]' samples: mean loss [n], accuracy [n]; NaN for none."""
+        return self._ask(models, pick, self._test_of[clients] if part == "test" else clients, clients, part)
+
     @torch.no_grad()
-    def accuracy(self, models: Models, pick: Ints) -> NDArray[np.float64]:
-        """Score row pick[i] of models on client i's test set; equal questions are asked once."""
-        who = np.arange(len(pick)) if self._local is not None else np.zeros(len(pick), np.int64)
-        questions = np.stack([pick, self._test_of, who], axis=1)
+    def _ask(
+        self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
+    ) -> tuple[Floats, Floats]:
+        """Try models on sets of samples, with the clients' own statistics; equal questions are asked once."""
+        who = clients if self._local is not None else np.zeros(len(pick), np.int64)
+        questions = np.stack([pick, sets, who], axis=1)
         unique, back = np.unique(questions, axis=0, return_inverse=True)
         self.model.eval()
-        scores = np.array([self._score(models, *map(int, question)) for question in unique])
-        result: NDArray[np.float64] = scores[back.reshape(-1)]
-        return result
+        answers = [self._answer(models, self._parts[part], *map(int, question)) for question in unique]
+        both: Floats = np.array(answers, np.float64).reshape(-1, 2)[back.reshape(-1)]
+        return both[:, 0], both[:, 1]
 
-    def _score(self, models: Models, k: int, test: int, client: int) -> float:
+    def _answer(
+        self, models: Models, data: OnDevice, k: int, number: int, client: int
+    ) -> tuple[float, float]:
         buffers = models.buffers[k] if self._local is None else self._local[client]
         write_module(self.model, models.params[k], buffers)
-        start, stop = int(self._test_offsets[test]), int(self._test_offsets[test + 1])
-        right = 0
+        start, stop = int(data.offsets[number]), int(data.offsets[number + 1])
+        loss, right = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for a in range(start, stop, SCORE_BATCH):
             b = min(a + SCORE_BATCH, stop)
-            guess = self.model(to_input(self._test_x[a:b], self.dtype)).argmax(1)
-            right += int((guess == self._test_y[a:b]).sum())
-        return right / (stop - start)
+            guess = self.model(to_input(data.x[a:b], self.dtype))
+            loss += nn.functional.cross_entropy(guess, data.y[a:b], reduction="sum")
+            right += int((guess.argmax(1) == data.y[a:b]).sum())
+        size = stop - start
+        return (float(loss) / size, right / size) if size else (float("nan"), float("nan"))
 
     def state(self) -> Arrays:
         """Give the clients' own BatchNorm statistics, where they have some."""

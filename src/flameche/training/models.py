@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,21 @@ class Models:
         """Take rows, with repetition."""
         rows = torch.from_numpy(index).to(self.params.device)
         return Models(self.params[rows], self.buffers[rows])
+
+    def joined(self, other: Models) -> Models:
+        """Put another's rows below these."""
+        return Models(torch.cat([self.params, other.params]), torch.cat([self.buffers, other.buffers]))
+
+    def with_rows(self, index: NDArray[np.int64], rows: Models) -> Models:
+        """Put rows in place of some of these."""
+        where = torch.from_numpy(index).to(self.params.device)
+        return Models(
+            self.params.index_copy(0, where, rows.params), self.buffers.index_copy(0, where, rows.buffers)
+        )
+
+    def minus(self, base: Models) -> Models:
+        """Subtract one model from every row: how far each has moved from it."""
+        return Models(self.params - base.params[0], self.buffers - base.buffers[0])
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """Copy to numpy, for a checkpoint."""
@@ -79,10 +95,14 @@ def _statistics(module: nn.Module) -> list[Tensor]:
 def write_module(module: nn.Module, params: Tensor, buffers: Tensor) -> None:
     """Copy flat parameters [P] and buffers [Q] into a module."""
     for flat, targets in ((params, list(module.parameters())), (buffers, _statistics(module))):
-        start = 0
-        for target in targets:
-            target.copy_(flat[start : start + target.numel()].view_as(target))
-            start += target.numel()
+        for target, part in zip(targets, split_like(flat, targets), strict=True):
+            target.copy_(part)
+
+
+def split_like(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:
+    """Cut a flat vector into views of these tensors' shapes, one after another."""
+    parts = torch.split(flat, [shape.numel() for shape in shapes])
+    return [part.view_as(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def average(

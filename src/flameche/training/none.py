@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from flameche.training.models import Models
-from flameche.training.trainer import Arrays, Ints, TrainingPlan
+from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan
 
 
 class NoTrainer:
@@ -17,15 +16,25 @@ class NoTrainer:
         self.sizes = sizes
         self.plan = TrainingPlan(epochs=0)
 
-    def initial(self) -> Models:
+    def initial(self, number: int = 0) -> Models:
         """Give one model of no parameters."""
         return Models(torch.empty(1, 0), torch.empty(1, 0))
 
-    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+    def train(
+        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+    ) -> Models:
         """Return as many empty models as clients."""
         return models.pick(pick)
 
-    def accuracy(self, models: Models, pick: Ints) -> NDArray[np.float64]:
+    def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
+        """Know nothing about losses."""
+        return np.full(len(pick), np.nan), np.full(len(pick), np.nan)
+
+    def layer(self, name: str) -> slice:
+        """Have no layers."""
+        return slice(0, 0)
+
+    def accuracy(self, models: Models, pick: Ints) -> Floats:
         """Know nothing about accuracy."""
         return np.full(len(pick), np.nan)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from flameche.rng import stream
 from flameche.training.models import Buffers, Models
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.generic]]
+Part = Literal["train", "held", "test"]  # a client's training samples, those it holds back, its test set
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,39 @@ class TrainingPlan:
     bn_buffers: Buffers = "mean"
 
 
+@dataclass(frozen=True)
+class Pull:
+    """A proximal term beside the loss: strength/2 |w - target|^2; target is one model."""
+
+    target: Models
+    strength: float
+
+
 class Trainer(Protocol):
     """Trains and scores models on the clients' data; the data never leave it."""
 
     sizes: Ints
     plan: TrainingPlan
 
-    def initial(self) -> Models:
-        """Give the shared initial model, as one row."""
+    def initial(self, number: int = 0) -> Models:
+        """Give an initial model, as one row: number 0 is the shared one, others are drawn anew."""
         ...
 
-    def train(self, models: Models, pick: Ints, clients: Ints, round: int) -> Models:
+    def train(
+        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+    ) -> Models:
         """Train clients [n], each from row pick[n] of models, on its own samples; return their models [n]."""
         ...
 
-    def accuracy(self, models: Models, pick: Ints) -> NDArray[np.float64]:
+    def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
+        """Try row pick[n] of models on clients [n]' samples: mean loss [n], accuracy [n]; NaN for none."""
+        ...
+
+    def layer(self, name: str) -> slice:
+        """Tell where a layer's parameters lie in a flat model."""
+        ...
+
+    def accuracy(self, models: Models, pick: Ints) -> Floats:
         """Score row pick[i] of models on client i's test set, for all C clients."""
         ...
 

@@ -1,0 +1,114 @@
+"""The options of each method, as an experiment file gives them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from flameche.experiments.tables import Count, Natural, Table
+
+
+class MethodTable(Table):
+    """A method's options; `needs` tells what the server must see: sums alone, or each client's term."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "sums"
+
+
+class FlamecheConfig(MethodTable):
+    """The paper's method; `tau = 0` never reclusters."""
+
+    kind: Literal["flameche"] = "flameche"
+    clusters: Count = 4
+    mode: Literal["paper"] = "paper"
+    tau: Natural = 10
+    empty: Literal["participants", "seen"] = "participants"
+    init: Literal["partition", "vectors"] = "partition"
+    m_step: Literal["seen", "participants"] = "seen"
+    unit_norm: bool = False
+    missing: Literal["counts", "impute", "zero"] = "counts"
+    recluster_last: bool = False
+    recluster_over: Literal["seen", "participants"] = "seen"
+    hide_assignments: bool = False
+
+
+class FedavgConfig(MethodTable):
+    """One model for all clients."""
+
+    kind: Literal["fedavg"] = "fedavg"
+
+
+class OracleConfig(MethodTable):
+    """One model per true group."""
+
+    kind: Literal["oracle"] = "oracle"
+
+
+class IfcaConfig(MethodTable):
+    """K models, of which each client trains the one with the lowest loss; `restarts` in parallel."""
+
+    kind: Literal["ifca"] = "ifca"
+    clusters: Count = 4
+    restarts: Count = 5
+
+
+class FesemConfig(MethodTable):
+    """K-means over the clients' weights; `layer` takes one layer's alone."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "terms"
+    kind: Literal["fesem"] = "fesem"
+    clusters: Count = 4
+    layer: str = ""
+
+
+class FedgroupConfig(MethodTable):
+    """Groups by the directions of first updates, which the clients of `cold_rounds` rounds give."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "terms"
+    kind: Literal["fedgroup"] = "fedgroup"
+    clusters: Count = 4
+    cold_rounds: Count = 2
+    newcomers: Literal["updates", "weights"] = "updates"
+
+
+class StocflConfig(MethodTable):
+    """Clusters that merge while similar; without `threshold`, one is searched on everybody's updates."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "terms"
+    kind: Literal["stocfl"] = "stocfl"
+    clusters: Count = 4
+    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    mu: float = Field(default=0.05, ge=0)
+
+
+class KfedConfig(MethodTable):
+    """One-shot k-means over class means."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "terms"
+    kind: Literal["kfed"] = "kfed"
+    clusters: Count = 4
+
+
+class PacflConfig(MethodTable):
+    """One-shot clustering by angles between subspaces; `alpha` cuts the tree at a distance."""
+
+    needs: ClassVar[Literal["sums", "terms"]] = "terms"
+    kind: Literal["pacfl"] = "pacfl"
+    clusters: Count = 4
+    components: Count = 5
+    angle: Literal["entry", "smallest", "sum"] = "entry"
+    alpha: Annotated[float, Field(gt=0)] | None = None
+
+
+MethodConfig = Annotated[
+    FlamecheConfig
+    | FedavgConfig
+    | OracleConfig
+    | IfcaConfig
+    | FesemConfig
+    | FedgroupConfig
+    | StocflConfig
+    | KfedConfig
+    | PacflConfig,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,101 @@
+"""IFCA: each client tries all K models and trains the one with the lowest loss on its data.
+
+Ghosh, Chung, Yin and Ramchandran, "An efficient framework for clustered federated learning", NeurIPS 2020.
+
+Deviations:
+- Models are averaged, as in the publication's second variant, after the local epochs that all methods take.
+- `restarts` initialisations (five in the FLAMECHE paper) run side by side, all are paid for, and the one with
+  the best accuracy on the clients' held-back samples counts (on their training samples where none are held).
+- The server sees which model a client trained, and sums: the method runs under secure aggregation.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+
+NOTHING_HELD = "IFCA chose its initialisation by training accuracy: data.holdout is 0"
+
+
+class Ifca:
+    """S times K models; row s K + k is cluster k of start s."""
+
+    about: ClassVar[About] = About(
+        "IFCA",
+        "client-side",
+        "sums",
+        "assignment, model, for each restart",
+        client="R·K·M",
+        up="(S-1)·R·M",
+        down="S·R·K·M",
+    )
+
+    def __init__(self, world: World, *, clusters: int = 4, restarts: int = 5) -> None:
+        self.world, self.clusters, self.restarts = world, clusters, restarts
+        self.models = world.different_models(restarts * clusters)
+        self.choice = np.full((restarts, world.clients), UNSEEN, np.int64)  # [S C]
+        self.validation: Floats = np.full((restarts, world.clients), np.nan)  # latest, of each client [S C]
+        self.assignment = self.choice[0].copy()
+        self.best = 0
+        world.ledger.tuning_runs = restarts - 1
+
+    def round(self, r: int, participants: Ints) -> bool:
+        """Choose, train and average in every start; tell that nobody was redistributed."""
+        size, every = self.world.model_bytes(self.models), range(self.restarts)
+        self.world.ledger.received("model", participants, size * len(self.models))
+        with self.world.ledger.clock("client", "clustering"):
+            choice = np.stack([self._choose(participants, s) for s in every])  # [S n]
+        pick = (choice + np.arange(self.restarts)[:, None] * self.clusters).ravel()
+        clients = np.tile(participants, self.restarts)
+        trained = self.world.train(self.models, pick, clients, r, fetched=True)
+        self.models = self.world.average(self.models, trained, pick, clients)
+        self.world.ledger.sent("assignment", participants, 8 * self.restarts)  # choice and accuracy
+        self.choice[:, participants] = choice
+        if self.restarts > 1:
+            self._validate(pick, participants)
+        self.assignment = self.choice[self.best].copy()
+        return False
+
+    def _choose(self, clients: Ints, start: int) -> Ints:
+        """Let clients [n] take the model of a start with the lowest training loss [n]."""
+        pick = np.tile(np.arange(self.clusters), len(clients)) + start * self.clusters
+        loss, _ = self.world.trainer.judge(self.models, pick, np.repeat(clients, self.clusters), "train")
+        lowest: Ints = np.argmin(loss.reshape(len(clients), self.clusters), axis=1)
+        return lowest
+
+    def _validate(self, pick: Ints, participants: Ints) -> None:
+        """Judge every start by its participants' latest accuracies, of which the server sees the mean."""
+        clients = np.tile(participants, self.restarts)
+        with self.world.ledger.clock("client", "tuning"):
+            _, accuracy = self.world.trainer.judge(self.models, pick, clients, "held")
+            if np.isnan(accuracy).any():
+                _, accuracy = self.world.trainer.judge(self.models, pick, clients, "train")
+                if NOTHING_HELD not in self.world.notes:
+                    self.world.notes.append(NOTHING_HELD)
+        self.validation[:, participants] = accuracy.reshape(self.restarts, -1)
+        self.best = int(np.nanmean(self.validation, axis=1).argmax())
+
+    def serving(self) -> Ints:
+        """Serve each client its model of the best start; one never seen takes the lowest loss."""
+        serving, unseen = self.assignment.copy(), np.flatnonzero(self.assignment == UNSEEN)
+        if len(unseen):
+            serving[unseen] = self._choose(unseen, self.best)
+        rows: Ints = serving + self.best * self.clusters
+        return rows
+
+    def finish(self) -> Outcome:
+        """Let every client choose a last time."""
+        return Outcome(self._choose(np.arange(self.world.clients), self.best))
+
+    def state(self) -> Arrays:
+        """Give choices and accuracies in all starts."""
+        return {"choice": self.choice, "validation": self.validation, "best": np.array(self.best)}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self.choice = arrays["choice"].astype(np.int64)
+        self.validation = arrays["validation"].astype(np.float64)
+        self.best = int(arrays["best"])

@@ -1,0 +1,161 @@
+"""StoCFL: clusters that begin as single clients and merge when their first updates point the same way.
+
+Zeng et al., "Stochastic clustered federated learning", 2023; and its journal version of 2025.
+
+Deviations:
+- Local work is that of all methods (Adam), where the publication takes SGD.
+- Without `threshold`, one is searched at which all clients' similarities fall into `clusters` parts, as
+  the FLAMECHE paper does: knowledge that a federation with partial participation has not. The ledger says so.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+from flameche.training.geometry import cosines
+from flameche.training.models import average
+from flameche.training.trainer import Pull
+
+SEARCHED = "the number of clusters, for a threshold searched on all clients' similarities"
+
+
+class StoCfl:
+    """Row 0 is the global model, row 1 + k cluster k's; clusters only merge."""
+
+    about: ClassVar[About] = About(
+        "StoCFL",
+        "server-side",
+        "terms",
+        "two models; once a first update",
+        server="R·n²·M",
+        client="one more training a round",
+        up="R·M",
+        down="R·M",
+    )
+
+    def __init__(
+        self, world: World, *, clusters: int = 4, threshold: float | None = None, mu: float = 0.05
+    ) -> None:
+        self.world, self.wanted, self.threshold, self.mu = world, clusters, threshold, mu
+        self.anchor = world.initial_models(1)
+        self.models = world.initial_models(1)
+        self.psi = self.anchor.minus(self.anchor).pick(np.zeros(world.clients, np.int64))
+        self.assignment = np.full(world.clients, UNSEEN, np.int64)
+
+    @property
+    def clusters(self) -> int:
+        """Count the clusters there are now."""
+        return len(self.models) - 1
+
+    def round(self, r: int, participants: Ints) -> bool:
+        """Take in who is new, merge, train clusters and the global model."""
+        if self.threshold is None:
+            self.threshold = self._search()
+        new = participants[self.assignment[participants] == UNSEEN]
+        if len(new):
+            first = self.world.train(self.anchor, np.zeros(len(new), np.int64), new, r)
+            self.psi = self.psi.with_rows(new, first.minus(self.anchor))
+            self.assignment[new] = self.clusters + np.arange(len(new))
+            self.models = self.models.joined(self.models.pick(np.zeros(len(new), np.int64)))
+        with self.world.ledger.clock("server", "clustering"):
+            merged = self._merge(participants, self.threshold)
+        rows, shared = 1 + self.assignment[participants], np.zeros(len(participants), np.int64)
+        pull = Pull(self.models.pick(shared[:1]), self.mu)
+        trained = self.world.train(self.models, rows, participants, r, pull=pull)
+        together = self.world.train(self.models, shared, participants, r)
+        models = self.world.average(self.models, trained, rows, participants)
+        self.models = self.world.average(models, together, shared, participants)
+        return merged
+
+    def _merge(self, participants: Ints, threshold: float) -> bool:
+        """Merge clusters that have participants, from the most similar pair down while similar enough."""
+        present, member = np.unique(self.assignment[participants], return_inverse=True)
+        blank = self.psi.pick(np.zeros(len(present), np.int64))
+        means = average(blank, self.psi.pick(participants), member.reshape(-1))
+        sizes = np.bincount(self.assignment[self.assignment != UNSEEN], minlength=self.clusters)
+        into = merge_order(cosines(means, means), sizes[present], threshold)
+        heir = np.arange(self.clusters)
+        heir[present] = present[into]
+        kept, renamed = np.unique(heir, return_inverse=True)
+        known = self.assignment != UNSEEN
+        self.assignment[known] = renamed.reshape(-1)[self.assignment[known]]
+        self.models = self.models.pick(np.concatenate([[0], 1 + kept]))
+        return len(kept) < len(heir)
+
+    def _search(self) -> float:
+        """Find the threshold at which everybody's first updates fall into the wanted number of parts."""
+        ledger, every = self.world.ledger, np.arange(self.world.clients)
+        size = self.world.model_bytes(self.anchor)
+        ledger.received("tuning", every, size)
+        with ledger.clock("client", "tuning"):
+            first = self.world.trainer.train(self.anchor, 0 * every, every, 0)
+        ledger.sent("tuning", every, size)
+        with ledger.clock("server", "tuning"):
+            updates = first.minus(self.anchor)
+            found = threshold_for(cosines(updates, updates), self.wanted)
+        ledger.tuning_runs += 1
+        ledger.oracle_knowledge.append(SEARCHED)
+        return found
+
+    def serving(self) -> Ints:
+        """Serve each client its cluster's model; one never seen the global one."""
+        return np.where(self.assignment == UNSEEN, 0, 1 + self.assignment)
+
+    def finish(self) -> Outcome:
+        """Report the clusters."""
+        return Outcome(self.assignment)
+
+    def state(self) -> Arrays:
+        """Give the threshold and every client's first update."""
+        return {
+            "threshold": np.array(np.nan if self.threshold is None else self.threshold),
+            **self.psi.to_arrays(),
+        }
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self.threshold = None if np.isnan(arrays["threshold"]) else float(arrays["threshold"])
+        self.psi = self.psi.from_arrays(arrays)
+
+
+def merge_order(similar: Floats, sizes: Ints, threshold: float) -> Ints:
+    """Merge n clusters from the most similar pair down to a threshold; tell into which each goes [n].
+
+    Of two that merge the larger lives on, the first of equals; it then counts the members of both.
+    """
+    heir, sizes = np.arange(len(similar)), sizes.copy()
+    above, right = np.triu_indices(len(similar), 1)
+    order = np.argsort(-similar[above, right], kind="stable")
+    for a, b in zip(above[order].tolist(), right[order].tolist(), strict=True):
+        if similar[a, b] < threshold:
+            break
+        one, other = int(heir[a]), int(heir[b])
+        if one == other:
+            continue
+        winner, loser = (one, other) if sizes[one] >= sizes[other] else (other, one)
+        heir[heir == loser] = winner
+        sizes[winner] += sizes[loser]
+    return heir
+
+
+def threshold_for(similar: Floats, parts: int) -> float:
+    """Search the threshold at which a similarity matrix falls into so many connected parts, by bisection.
+
+    Where no threshold gives that number, the highest one that gives fewer.
+    """
+
+    def count(threshold: float) -> int:
+        return int(connected_components(similar >= threshold, directed=False)[0])
+
+    low, high = -1.0, float(np.nextafter(1.0, 2.0))
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = count(middle)
+        if found == parts:
+            return middle
+        low, high = (middle, high) if found < parts else (low, middle)
+    return low

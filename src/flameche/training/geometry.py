@@ -1,0 +1,41 @@
+"""Distances, angles and directions between models, for methods whose server looks at them one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flameche.training.models import Models
+
+Floats = NDArray[np.float64]
+TINY = 1e-30
+
+
+def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
+    """Measure the Euclidean distance of each model a [n] from each b [m], over part of the parameters."""
+    rows = a.params[:, part]
+    away = [torch.linalg.vector_norm(rows - other[part], dim=1) for other in b.params]
+    return torch.stack(away, dim=1).double().cpu().numpy()
+
+
+def cosines(a: Models, b: Models) -> Floats:
+    """Measure the cosine of each model in a [n] with each in b [m]; zero with a model of zeros."""
+    left, right = (x.params / x.params.norm(dim=1, keepdim=True).clamp_min(TINY) for x in (a, b))
+    cosine: Floats = (left @ right.T).double().cpu().numpy()
+    return cosine.clip(-1.0, 1.0)
+
+
+def directions(updates: Models, count: int) -> Models:
+    """Find the leading right singular vectors of the updates [n P], as at most `count` models of unit norm.
+
+    By the eigenvectors of the Gram matrix [n n], which is small; signs are made definite.
+    """
+    rows = updates.params
+    values, vectors = np.linalg.eigh((rows @ rows.T).double().cpu().numpy())
+    order = np.argsort(values)[::-1][:count]
+    keep = order[values[order] > 1e-12 * max(float(values[-1]), TINY)]
+    axes = torch.from_numpy(vectors[:, keep].T.copy()).to(rows) @ rows
+    axes = axes / axes.norm(dim=1, keepdim=True).clamp_min(TINY)
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
+    return Models(axes * torch.sign(largest), updates.buffers.new_zeros(len(axes), updates.buffers.shape[1]))
