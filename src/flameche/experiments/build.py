@@ -27,7 +27,9 @@ from flameche.rng import stream_seed
 from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.loop import LoopTrainer
 from flameche.training.none import NoTrainer
+from flameche.training.stacked import stackable
 from flameche.training.trainer import Trainer, TrainingPlan
+from flameche.training.vectorised import VectorisedTrainer
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 GPU_BATCH = 4000
@@ -175,4 +177,13 @@ def _trainer(experiment: Experiment, federation: Federation, seed: int, device: 
     def model(number: int = 0) -> Any:
         return _model(experiment.model, federation, seed, number)
 
-    return LoopTrainer(model(), federation, plan, seed, device=device, fresh=model)
+    first, kind = model(), LoopTrainer
+    if how.trainer == "vectorised" or (how.trainer == "auto" and device == "cuda"):
+        if stackable(first, federation.shape):
+            kind = VectorisedTrainer
+        elif how.trainer == "vectorised":
+            raise ConfigError(
+                f'training.trainer = "vectorised": model.kind = "{experiment.model.kind}" cannot be stacked '
+                '(dropout, randomness or branches on data); take "loop"'
+            )
+    return kind(first, federation, plan, seed, device=device, fresh=model)

@@ -53,11 +53,12 @@ class IfcaConfig(MethodTable):
 
 
 class FesemConfig(MethodTable):
-    """K-means over the clients' weights; `layer` takes one layer's alone."""
+    """K-means over the clients' weights; `start` gives the first centres, `layer` takes one layer alone."""
 
     needs: ClassVar[Literal["sums", "terms"]] = "terms"
     kind: Literal["fesem"] = "fesem"
     clusters: Count = 4
+    start: Literal["kmeans", "different", "shared"] = "kmeans"
     layer: str = ""
 
 

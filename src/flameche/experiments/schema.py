@@ -143,7 +143,7 @@ class TrainingConfig(Table):
     epochs: Count = 5
     batch: Count = 128
     lr: float = Field(default=1e-3, gt=0)
-    trainer: Literal["auto", "loop"] = "auto"
+    trainer: Literal["auto", "loop", "vectorised"] = "auto"
     weighting: Literal["uniform", "samples"] = "uniform"
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False

@@ -4,21 +4,27 @@ Long et al., "Multi-center federated learning: clients clustering for better per
 Web 2023.
 
 Deviations:
+- How K centres begin is left open. `start = "kmeans"`: the first round's participants train from the shared
+  initial model and k-means over their weights gives the centres. "different": K initial models of their own;
+  "shared": K copies of one. In these a newcomer first trains from a random centre, which stays its nearest.
+- A client that takes part for the first time has no weights yet: it trains once more, and is charged for it.
 - Distances are taken over all parameters; `layer` names one layer, as in the original code.
-- A client that takes part for the first time has no weights yet: it trains once from a random centre, and is
-  charged for it.
 - Centres are unweighted averages; one that nobody chose keeps its place.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+from sklearn.cluster import KMeans
 
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
-from flameche.rng import stream
+from flameche.rng import stream, stream_seed
 from flameche.training.geometry import distances
+from flameche.training.models import Models
+
+Start = Literal["kmeans", "different", "shared"]
 
 
 class Fesem:
@@ -35,9 +41,12 @@ class Fesem:
         down="M",
     )
 
-    def __init__(self, world: World, *, clusters: int = 4, layer: str = "") -> None:
-        self.world, self.clusters = world, clusters
-        self.models = world.different_models(clusters)
+    def __init__(self, world: World, *, clusters: int = 4, start: Start = "kmeans", layer: str = "") -> None:
+        self.world, self.clusters, self.start = world, clusters, start
+        self.initial = world.initial_models(1)
+        self.models = (
+            world.different_models(clusters) if start == "different" else world.initial_models(clusters)
+        )
         self.part = world.trainer.layer(layer) if layer else slice(None)
         self.local = world.initial_models(world.clients)  # each client's last weights
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
@@ -47,19 +56,35 @@ class Fesem:
         """Compare, train and average."""
         new = participants[self.assignment[participants] == UNSEEN]
         if len(new):
-            trained = self.world.train(self.models, self.first[new], new, r)
-            self.local = self.local.with_rows(new, trained)
+            self.local = self.local.with_rows(new, self._first_models(new, r))
+        if r == 1 and self.start == "kmeans":
+            self._seed(participants)
         with self.world.ledger.clock("server", "clustering"):
             away = distances(self.local.pick(participants), self.models, self.part)
-            nearest = np.argmin(away, axis=1).astype(np.int64)
+            nearest: Ints = np.argmin(away, axis=1)
         self.assignment[participants] = nearest
         trained = self.world.train(self.models, nearest, participants, r)
         self.local = self.local.with_rows(participants, trained)
         self.models = self.world.average(self.models, trained, nearest, participants)
         return False
 
+    def _first_models(self, clients: Ints, r: int) -> Models:
+        """Let clients [n] train once, so that they have weights to be compared by."""
+        if self.start == "kmeans":
+            return self.world.train(self.initial, np.zeros(len(clients), np.int64), clients, r)
+        return self.world.train(self.models, self.first[clients], clients, r)
+
+    def _seed(self, clients: Ints) -> None:
+        """Begin from the centres that k-means finds among the first weights."""
+        own = self.local.pick(clients)
+        with self.world.ledger.clock("server", "clustering"):
+            seed = stream_seed(self.world.seed, "fesem") % 2**32
+            means = KMeans(min(self.clusters, len(clients)), n_init=10, random_state=seed)
+            cluster: Ints = means.fit_predict(own.columns(self.part)).astype(np.int64)
+        self.models = self.world.average(self.models, own, cluster, clients)
+
     def serving(self) -> Ints:
-        """Serve each client its centre; one never seen gets the centre it would begin from."""
+        """Serve each client its centre; one never seen gets a random one."""
         return np.where(self.assignment == UNSEEN, self.first, self.assignment)
 
     def finish(self) -> Outcome:

@@ -1,0 +1,217 @@
+"""The fast trainer: all clients of a call at once, along a client axis, with the plain loop's numbers.
+
+Clients are independent, so who steps together changes no result. Batches are never padded: a step is taken by
+clients whose next batches have the same size, so gradients and BatchNorm see a client's own samples only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from flameche.models.features import to_input
+from flameche.rng import stream_seed
+from flameche.training.loop import LoopTrainer, OnDevice, flip_and_crop
+from flameche.training.models import Models
+from flameche.training.stacked import StackedModule
+from flameche.training.trainer import Floats, Ints, Part, Pull, batches
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's own
+SCORE_IMAGES = 2**13  # images x models of one forward pass
+SCORE_WEIGHTS = 2**28  # weights x models of one forward pass: 1 GiB in float32
+TRAIN_WEIGHTS = 2**29  # weights x clients that train at once: 2 GiB in float32, and as much for each moment
+
+
+class VectorisedTrainer(LoopTrainer):
+    """Trains and scores stacked models, for modules that are `stackable`; up to `width` clients at a time."""
+
+    def __init__(self, *args: Any, width: int | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._width = width or max(1, TRAIN_WEIGHTS // len(self._initial[0]))
+        self._stacked = StackedModule(self.model)
+
+    def train(
+        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+    ) -> Models:
+        """Train clients [n], each from row pick[n] of models."""
+        width = self._width
+        parts = [
+            self._train_stack(models.pick(pick[a : a + width]), clients[a : a + width], round, pull)
+            for a in range(0, len(clients), width)
+        ]
+        return Models(torch.cat([p.params for p in parts]), torch.cat([p.buffers for p in parts]))
+
+    def _train_stack(self, start: Models, clients: Ints, round: int, pull: Pull | None) -> Models:
+        own = self._parts["train"]
+        steps = [
+            [own.offsets[i] + index for index in batches(int(self.sizes[i]), self.plan, self.seed, round, i)]
+            for i in clients.tolist()
+        ]
+        # Those with most full batches first: the clients of a full step are then a slice, not a copy.
+        full = [sum(len(index) == self.plan.batch for index in mine) for mine in steps]
+        order = np.array(sorted(range(len(steps)), key=lambda i: (-full[i], len(steps[i][-1]))))
+        clients, steps = clients[order], [steps[i] for i in order]
+        calls = schedule([[len(index) for index in mine] for mine in steps], self.plan.batch)
+
+        who, rows = self._to_device(clients), self._to_device(order)
+        params = start.params[rows]
+        buffers = start.buffers[rows] if self._local is None else self._local[who]
+        m, v = torch.zeros_like(params), torch.zeros_like(params)
+        t = torch.zeros(len(params), dtype=torch.float64, device=self.device)
+        noise = [
+            torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, i) % 2**63)
+            for i in clients.tolist()
+        ]
+        self.model.train()
+        for group, samples in zip(calls, self._gather(calls, steps), strict=True):
+            x = to_input(own.x[samples], self.dtype)
+            if self.plan.augment:
+                x = torch.stack([flip_and_crop(one, noise[i]) for one, i in zip(x, group, strict=True)])
+            part = _rows(group)
+            mine = params[part], buffers[part], m[part], v[part], t[part]
+            self.step(*mine, x, own.y[samples], pull)
+            if not isinstance(part, slice):  # copies, then, and not views
+                for each, new in zip((params, buffers, m, v, t), mine, strict=True):
+                    each[part] = new
+        if self._local is not None:
+            self._local[who] = buffers
+        back = self._to_device(np.argsort(order))
+        return Models(params[back], buffers[back])
+
+    def _to_device(self, index: Ints) -> Tensor:
+        return torch.from_numpy(index).to(self.device)
+
+    def _gather(self, calls: list[list[int]], steps: list[list[Ints]]) -> list[Tensor]:
+        """Lay out the sample indices [g b] of every call, sent to the device at once."""
+        waiting = [iter(mine) for mine in steps]
+        index = [np.stack([next(waiting[i]) for i in group]) for group in calls]
+        flat = self._to_device(np.concatenate([each.ravel() for each in index]))
+        parts = torch.split(flat, [each.size for each in index])
+        return [part.view(each.shape) for part, each in zip(parts, index, strict=True)]
+
+    def step(
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        m: Tensor,
+        v: Tensor,
+        t: Tensor,
+        x: Tensor,
+        y: Tensor,
+        pull: Pull | None = None,
+    ) -> None:
+        """Take one step of Adam with g clients, in place.
+
+        params, m, v [g P], buffers [g Q], t [g] steps taken before, x [g b Ch H W], y [g b].
+        """
+        leaf = params.detach().requires_grad_()
+        logits, stats = self._stacked(leaf, buffers, x)
+        # A client's weights touch its own loss only, so the gradient of the sum is all gradients at once.
+        loss = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
+        (grad,) = torch.autograd.grad(loss, leaf)
+        if pull:
+            grad.add_(params - pull.target.params[0], alpha=pull.strength)
+        buffers.copy_(stats)
+        adam(params, m, v, t, grad, self.plan.lr)
+
+    @torch.no_grad()
+    def _ask(
+        self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
+    ) -> tuple[Floats, Floats]:
+        """Try models on sets of samples; a model meets all its sets in one go, stacked with other models."""
+        who = clients if self._local is not None else np.zeros(len(pick), np.int64)
+        unique, back = np.unique(np.stack([pick, who, sets], axis=1), axis=0, return_inverse=True)
+        asked, first = np.unique(unique[:, :2], axis=0, return_index=True)
+        data = self._parts[part]
+        sizes = np.diff(data.offsets)[unique[:, 2]]
+        runs = np.split(np.arange(len(unique)), first[1:])  # the questions that each model is asked
+        samples = [
+            np.concatenate([np.arange(*data.offsets[s : s + 2]) for s in unique[run, 2]]) for run in runs
+        ]
+        answers = np.full((len(unique), 2), np.nan)
+        self.model.eval()
+        for group in _alike([len(mine) for mine in samples], models.params.shape[1]):
+            k, who = asked[group].T
+            found = self._try(models, k, who, [samples[i] for i in group], data)
+            for i, values in zip(group, found, strict=True):
+                ends = np.cumsum(sizes[runs[i]])
+                sums = np.stack([each.sum(axis=0) for each in np.split(values, ends[:-1])])
+                with np.errstate(invalid="ignore"):  # NaN for no samples
+                    answers[runs[i]] = sums / sizes[runs[i], None]
+        both = answers[back.reshape(-1)]
+        return both[:, 0], both[:, 1]
+
+    def _try(self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: OnDevice) -> list[Floats]:
+        """Give loss and hit of each sample, [n 2] per model.
+
+        Shorter lists are filled up with their last sample; when scoring, images do not touch each other.
+        """
+        picked = models.pick(k)
+        buffers = picked.buffers if self._local is None else self._local[self._to_device(who)]
+        longest = max(map(len, samples))
+        filled = np.stack([np.pad(mine, (0, longest - len(mine)), mode="edge") for mine in samples])
+        found = []
+        for where in torch.split(self._to_device(filled), max(SCORE_IMAGES // len(k), 1), dim=1):
+            logits, _ = self._stacked(picked.params, buffers, to_input(data.x[where], self.dtype))
+            y = data.y[where]
+            loss = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+            found.append(torch.stack([loss.double(), (logits.argmax(2) == y).double()], dim=2))
+        values: Floats = torch.cat(found, dim=1).cpu().numpy()
+        return [each[: len(mine)] for each, mine in zip(values, samples, strict=True)]
+
+
+@torch.no_grad()
+def adam(params: Tensor, m: Tensor, v: Tensor, t: Tensor, grad: Tensor, lr: float) -> None:
+    """Step as torch.optim.Adam does (Kingma & Ba 2015), in place; every row [P] has its own count t [g].
+
+    w -= lr m' / (sqrt(v') + eps) with m' = m / (1 - beta1^t), v' = v / (1 - beta2^t).
+    """
+    t += 1
+    m.lerp_(grad, 1 - BETA1)
+    v.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+    size = (-lr / (1 - BETA1**t))[:, None]
+    root = (1 - BETA2**t).sqrt()[:, None]
+    # Divided through by the step's size, which saves a pass over [g P].
+    below = v.sqrt().div_((root * size).to(v.dtype)).add_((EPS / size).to(v.dtype))
+    params.addcdiv_(m, below)
+
+
+def schedule(lengths: Sequence[Sequence[int]], full: int) -> list[list[int]]:
+    """Say who steps together, call after call: clients whose next batches have the same size.
+
+    lengths[i] are the batch sizes of client i, in order. Full batches wait until no other size is due, so
+    that clients whose epochs differ in length meet again: as many full calls as the busiest client has.
+    """
+    done = [0] * len(lengths)
+    calls: list[list[int]] = []
+    while True:
+        due: dict[int, list[int]] = {}
+        for i, mine in enumerate(lengths):
+            if done[i] < len(mine):
+                due.setdefault(mine[done[i]], []).append(i)
+        if not due:
+            return calls
+        for size in sorted(due.keys() - {full}) or [full]:
+            calls.append(due[size])
+            for i in due[size]:
+                done[i] += 1
+
+
+def _rows(group: list[int]) -> slice | list[int]:
+    """Turn neighbours into a slice."""
+    together = group[-1] - group[0] + 1 == len(group)
+    return slice(group[0], group[-1] + 1) if together else group
+
+
+def _alike(lengths: list[int], weights: int) -> Iterator[list[int]]:
+    """Group lists of similar length, longest first, as many as a forward pass may hold; drop empty ones."""
+    order = sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i])
+    while order:
+        many = max(1, min(SCORE_IMAGES // lengths[order[0]], SCORE_WEIGHTS // weights))
+        yield order[:many]
+        order = order[many:]
