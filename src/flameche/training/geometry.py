@@ -34,7 +34,8 @@ def directions(updates: Models, count: int) -> Models:
     rows = updates.params
     values, vectors = np.linalg.eigh((rows @ rows.T).double().cpu().numpy())
     order = np.argsort(values)[::-1][:count]
-    keep = order[values[order] > 1e-12 * max(float(values[-1]), TINY)]
+    noise = max(1e-12, len(rows) * torch.finfo(rows.dtype).eps)  # rounding of the Gram matrix
+    keep = order[values[order] > noise * max(float(values[-1]), TINY)]
     axes = torch.from_numpy(vectors[:, keep].T.copy()).to(rows) @ rows
     axes = axes / axes.norm(dim=1, keepdim=True).clamp_min(TINY)
     largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
