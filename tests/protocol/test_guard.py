@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flameche.protocol import guard as module
 from flameche.protocol.guard import LeakageGuard
 
 
@@ -43,6 +44,72 @@ def test_no_two_combinations_of_released_sums_ever_differ_by_few(rounds, least):
             apart = sum(a != b for a, b in zip(one, other, strict=True))
             assert not 0 < apart < least, (one, other)
         seen |= fresh
+
+
+class PlainGuard:
+    """The same rule, client by client: the oracle of the fast one."""
+
+    def __init__(self, clients, clusters, least):
+        self.least, self.released = least, np.zeros((clusters, clients), int)
+        self.unions, self.known = module._unions(clusters).astype(int), []
+
+    def permits(self, members, assignment):
+        now = np.zeros_like(self.released)
+        now[assignment, members] = 1
+        there = now.any(axis=1)
+        after = np.where(there[:, None], now, self.released)
+        allowed = ~np.isin(after.sum(axis=1), range(1, self.least))
+        while True:
+            shown = np.where(allowed[:, None], after, self.released)
+            moved = (shown != self.released).sum(axis=1)
+            leaking = [self.near(row) for row in self.unions @ shown]
+            suspects = np.flatnonzero(self.unions[leaking].any(axis=0) & (moved > 0))
+            if len(suspects) == 0:
+                break
+            allowed[suspects[moved[suspects].argmin()]] = False
+        allowed &= there
+        self.released = np.where(allowed[:, None], now, self.released)
+        self.known += [row for row in self.unions @ self.released if row.any()]
+        return allowed.tolist()
+
+    def near(self, row):
+        return row.any() and any(0 < (row != old).sum() < self.least for old in self.known)
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 4, 8])
+@pytest.mark.parametrize("over", ["seen", "participants"])
+def test_kinds_of_clients_are_compared_as_the_clients_would_be(clusters, over):
+    rng = np.random.default_rng(clusters)
+    for clients, least in ((7, 2), (20, 3), (40, 5)):
+        fast, plain = LeakageGuard(clients, clusters, least), PlainGuard(clients, clusters, least)
+        home, seen = rng.integers(0, clusters, clients), np.zeros(clients, bool)
+        for _ in range(20):
+            here = rng.random(clients) < 0.5
+            seen |= here
+            home = np.where(rng.random(clients) < 0.1, rng.integers(0, clusters, clients), home)
+            members = np.flatnonzero(seen if over == "seen" else here)
+            assert fast.permits(members, home[members]) == plain.permits(members, home[members])
+        assert fast.deferred > 0 or clusters == 1
+
+
+def test_what_is_remembered_is_bounded_and_the_newest_stays(monkeypatch):
+    monkeypatch.setattr(module, "MOST_CELLS", 40)
+    guard = LeakageGuard(20, 1, 3)
+    for start in (0, 5, 10):
+        assert ask(guard, set(range(start, start + 10))) == [True]
+    assert guard.state()["guard_past"].shape == (2, 20)
+    assert ask(guard, set(range(10, 19))) == [False]  # one less than the last
+    assert ask(guard, set(range(9))) == [True]  # one less than the first, which is forgotten
+
+
+def test_a_hundred_thousand_clients_take_a_byte_each_and_release():
+    guard, rng = LeakageGuard(100_000, 16, 3), np.random.default_rng(0)
+    home, seen = rng.integers(0, 16, 100_000), np.zeros(100_000, bool)
+    for _ in range(3):
+        seen[rng.choice(100_000, 1000, replace=False)] = True
+        members = np.flatnonzero(seen)
+        assert all(guard.permits(members, home[members]))
+    assert guard.state()["guard_past"].nbytes == 300_000
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -120,5 +187,7 @@ def test_more_clusters_than_all_unions_are_guarded_by_themselves_in_pairs_and_to
 def test_a_restored_guard_remembers():
     guard, again = LeakageGuard(10, 1, 3), LeakageGuard(10, 1, 3)
     ask(guard, {0, 1, 2})
+    ask(guard, {0, 1, 2, 3})
     again.restore(guard.state())
     assert ask(again, {0, 1, 2, 3}) == ask(guard, {0, 1, 2, 3}) == [False]
+    assert again.deferred == guard.deferred == 2
