@@ -58,8 +58,9 @@ class FedGroup:
         """Collect first models, or train inside groups."""
         if r <= self.cold_rounds:
             new = np.setdiff1d(participants, self.cold_clients)
-            self.cold = self.cold.joined(self._first_models(new, r))
-            self.cold_clients = np.concatenate([self.cold_clients, new])
+            if len(new):
+                self.cold = self.cold.joined(self._first_models(new, r))
+                self.cold_clients = np.concatenate([self.cold_clients, new])
             if r == self.cold_rounds:
                 self._group()
             return r == self.cold_rounds
