@@ -41,7 +41,7 @@ class OneShot:
         part = self.serving()[participants]
         trained = self.world.train(self.models, part, participants, r)
         self.models = self.world.average(self.models, trained, part, participants)
-        if self.clusters > 1 or not self.seen.all():
+        if not self.seen.all() or (self.assignment != UNSEEN).all():
             return False
         with self.world.ledger.clock("server", "clustering"):
             self.assignment = self.partition()

@@ -101,7 +101,7 @@ def _angle(products: Floats, valid: NDArray[np.bool_], kind: Angle) -> Floats:
     if kind == "smallest":
         return np.where(dimensions > 0, each[:, 0], 90.0)
     shared = np.arange(each.shape[1])[None, :] < dimensions[:, None]
-    angle = (each * shared).sum(axis=1)
+    angle = np.where(dimensions > 0, (each * shared).sum(axis=1), 90.0)
     return angle
 
 
