@@ -44,7 +44,8 @@ class Ifca:
 
     def round(self, r: int, participants: Ints) -> bool:
         """Choose, train and average in every start; tell that nobody was redistributed."""
-        size, every = self.world.model_bytes(self.models), range(self.restarts)
+        sealed, every = self.world.updates.model_bytes if self.world.updates else 0, range(self.restarts)
+        size = sealed or self.world.model_bytes(self.models)
         self.world.ledger.received("model", participants, size * len(self.models))
         with self.world.ledger.clock("client", "clustering"):
             choice = np.stack([self._choose(participants, s) for s in every])  # [S n]
@@ -63,6 +64,7 @@ class Ifca:
         """Let clients [n] take the model of a start with the lowest training loss [n]."""
         pick = np.tile(np.arange(self.clusters), len(clients)) + start * self.clusters
         loss, _ = self.world.trainer.judge(self.models, pick, np.repeat(clients, self.clusters), "train")
+        loss = np.where(np.isnan(loss), np.inf, loss)  # nobody takes a model that diverged
         lowest: Ints = np.argmin(loss.reshape(len(clients), self.clusters), axis=1)
         return lowest
 
