@@ -9,7 +9,7 @@ from flameche.methods.ifca import NOTHING_HELD, Ifca
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
 from flameche.training.models import Models
-from tests.methods.worlds import paper_world, planted_world, play
+from tests.methods.worlds import paper_world, play
 
 # Two clients left of zero, two right of it, and two good starts or two bad ones.
 SIDES = [[-2.0], [-3.0], [2.0], [4.0]]
@@ -155,24 +155,6 @@ def test_all_starts_are_paid_for(restarts):
 
 
 # Protected updates
-
-
-def protected(kind, restarts):
-    world = planted_world()
-    world.updates = protect_updates(kind, 12, 2, world.ledger)
-    method = Ifca(world, clusters=2, restarts=restarts)
-    for r in (1, 2, 3):
-        method.round(r, np.arange(12))
-    return method
-
-
-@pytest.mark.parametrize("restarts", [1, 2])
-def test_masked_updates_give_the_models_of_the_clear(restarts):
-    clear, masked = protected("clear", restarts), protected("secagg", restarts)
-    assert min(np.bincount(c, minlength=2)[np.unique(c)].min() for c in clear.choice) >= 2  # nobody alone
-    assert np.array_equal(clear.choice, masked.choice) and clear.best == masked.best
-    assert (clear.models.params - masked.models.params).abs().max() < 1e-9
-    assert (clear.models.buffers - masked.models.buffers).abs().max() < 1e-9
 
 
 def test_a_sum_over_one_client_is_never_opened():

@@ -121,7 +121,7 @@ def planted_world(order=None, *, seed=0, noise=0.3, share=0.5, one_group=False):
         starts=starts,
         share=share,
         held=targets[order] + 0.1,
-        layers={"head": slice(2, 4)},
+        layers={"head": slice(1, 3)},
     )
 
 
