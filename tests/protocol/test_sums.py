@@ -1,6 +1,7 @@
 """The M-step's sums, stored and masked, and the clustering that comes of them."""
 
 import io
+import json
 import pickle
 from functools import cache
 from unittest.mock import patch
@@ -23,6 +24,7 @@ from flameche.metadata.extractors import Metadata
 from flameche.methods.flameche import Flameche
 from flameche.protocol.client import Cohort
 from flameche.protocol.guard import LeakageGuard
+from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.masked import MaskedSums
 from flameche.protocol.phases import MStep, UnitMeans
@@ -409,7 +411,7 @@ def test_metadata_beyond_the_bound_are_refused_before_anything_is_sent(kind):
     phi[3, 2, 1] = -9.5
     ledger = Ledger(12)
     way = sums(kind, metadata=Metadata(phi, metadata.counts), ledger=ledger)
-    with pytest.raises(OverflowBudget, match=r"magnitude 9\.5 exceeds the declared bound 4;"):
+    with pytest.raises(OverflowBudget, match=r"magnitude 9\.5 exceeds the declared bound 4$"):
         offer(way, np.arange(12), np.zeros(12, np.int64))
     assert ledger.per_client("up").sum() == 0
 
@@ -535,3 +537,52 @@ def test_masked_clustering_is_plain_clustering_in_every_round(m_step, tau, parti
     assert len(np.unique(plain[-1])) > 1 and (plain[0] != plain[-1]).any()
     if 1 not in np.bincount(plain[-1]):  # a client alone cannot mask what it says of its cluster
         assert (dbi, ch) == pytest.approx(judged, rel=1e-4)
+
+
+# Counts of sums that were held back
+
+
+@pytest.mark.parametrize(
+    ("kind", "over", "held"),
+    [("plain", "seen", 2), ("secagg", "participants", 2), ("secagg", "seen", 3), ("hidden", "seen", 1)],
+)
+def test_sums_that_were_wanted_and_held_back_are_counted(kind, over, held):
+    """Two sums are wanted twice: first one of two clients, then client 4 leaves five.
+
+    Stored: {5, 6} and {0, 1, 2, 3} wait. Masked changes: so does the second {4, 5, 6}, as 4 cannot move.
+    Hidden blocks are only counted.
+    """
+    ledger, who = Ledger(12), np.arange(7)
+    if kind == "hidden":
+        way = HiddenSums(Cohort(planted()[0], scheme("bfv"), ledger), scheme("bfv"), 3, 3, ledger)
+    else:
+        way = sums(kind, least=3, over=over, ledger=ledger)
+    with patch("flameche.protocol.session.aggregate", in_the_clear):
+        for k in ([0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]):
+            offer(way, who, np.array(k))
+            way.totals(who, np.array(k))
+    assert (ledger.asked, ledger.held_back) == ({"metadata": 4}, {"metadata": held})
+
+
+def test_a_session_of_too_few_is_held_back_and_counted():
+    ledger = Ledger(12)
+    way = sums("secagg", least=3, ledger=ledger)
+    offer(way, np.array([0, 1]), np.array([0, 0]))
+    assert (ledger.asked, ledger.held_back) == ({"metadata": 1}, {"metadata": 1})
+
+
+def test_one_alone_under_masks_is_counted_even_without_a_least():
+    ledger = Ledger(12)
+    way = sums("secagg", over="participants", ledger=ledger)
+    offer(way, np.array([0, 1, 2]), np.array([0, 0, 1]))
+    assert (ledger.asked, ledger.held_back) == ({"metadata": 2}, {"metadata": 1})
+
+
+def test_counts_of_sums_survive_a_checkpoint_and_are_not_taken_while_muted():
+    ledger, again = Ledger(3), Ledger(3)
+    ledger.summed("metadata", np.array([True, True, False]), np.array([True, False, False]))
+    with ledger.muted():
+        ledger.summed("metadata", np.array([True]), np.array([False]))
+    again.restore(json.loads(json.dumps(ledger.state())))
+    assert again.asked == ledger.asked == {"metadata": 2}
+    assert again.held_back == ledger.held_back == {"metadata": 1}

@@ -128,10 +128,12 @@ class World:
             for k in range(len(previous)):
                 members = np.flatnonzero(cluster == k)
                 totals.append(self.updates.total(terms[members], clients[members]))
-        models = previous
+        models, opened = previous, np.zeros(len(previous), bool)
         for k, one in enumerate(totals):
             if one is not None and round(one[-1]) >= max(1, self.min_cluster):
                 models = models.replaced(k, one[:-2] / one[-2])
+                opened[k] = True
+        self.ledger.summed("model", np.bincount(cluster, minlength=len(previous)) > 0, opened)
         return models
 
     def sums(

@@ -80,7 +80,7 @@ class LeakageGuard:
             allowed[suspects[moved[suspects].argmin()]] = False
 
     def _leaking(self, shown: Kinds, clients: Ints, past: list[Cells]) -> NDArray[np.bool_]:
-        """Tell which unions [U] differ from an earlier one by few clients; there are clients [Q] of each kind."""
+        """Tell which unions [U] differ from an earlier one by few; there are clients [Q] of each kind now."""
         leaking = np.zeros(len(self._unions), bool)
         now, then = _joined(self._unions, shown), _joined(self._unions, self._kinds)
         size = (now > 0) @ clients

@@ -19,7 +19,7 @@ from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import AdditiveServer
-from flameche.protocol.sums import Arrays, Census, stacked
+from flameche.protocol.sums import Arrays, Census, count_sums, stacked
 
 
 class HiddenSums:
@@ -53,11 +53,13 @@ class HiddenSums:
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Open the one sum and take it apart."""
         (total,) = self._server.sums_of_stored(members, np.zeros_like(members))
-        if len(members) < self._least:
-            return [None] * self._clusters
-        self.broadcast_bytes = len(total or b"")
-        self._sums = self._blocks(total)
-        return [block[:-1] if round(block[-2]) >= max(1, self._least) else None for block in self._sums]
+        found: list[Floats | None] = [None] * self._clusters
+        if len(members) >= self._least:
+            self.broadcast_bytes = len(total or b"")
+            self._sums = self._blocks(total)
+            found = [b[:-1] if round(b[-2]) >= max(1, self._least) else None for b in self._sums]
+        count_sums(self._ledger, assignment, found)
+        return found
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Seal, add and open one phase's terms, in blocks."""

@@ -1,4 +1,4 @@
-"""The ledger: bytes each client sent and received, seconds on both sides, help that was used.
+"""The ledger: bytes each client sent and received, seconds on both sides, sums held back, help used.
 
 It is what makes the trade between computation, communication and privacy a measurement.
 """
@@ -25,6 +25,8 @@ class Ledger:
         self.up: dict[str, Ints] = {}
         self.down: dict[str, Ints] = {}
         self.seconds: dict[str, float] = {}
+        self.asked: dict[str, int] = {}  # sums
+        self.held_back: dict[str, int] = {}
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
         self._running = False
@@ -71,6 +73,12 @@ class Ledger:
         key = f"{side}/{what}"
         self.seconds[key] = self.seconds.get(key, 0.0) + (0.0 if self._muted else seconds)
 
+    def summed(self, what: str, wanted: NDArray[np.bool_], opened: NDArray[np.bool_]) -> None:
+        """Count the sums that were wanted [K], and those of them that were not opened [K]."""
+        if not self._muted:
+            self.asked[what] = self.asked.get(what, 0) + int(wanted.sum())
+            self.held_back[what] = self.held_back.get(what, 0) + int((wanted & ~opened).sum())
+
     def per_client(self, way: Literal["up", "down"]) -> Ints:
         """Sum the bytes of each client [C], one way."""
         parts = self.up if way == "up" else self.down
@@ -105,6 +113,8 @@ class Ledger:
             "up": {what: parts.tolist() for what, parts in self.up.items()},
             "down": {what: parts.tolist() for what, parts in self.down.items()},
             "seconds": self.seconds,
+            "asked": self.asked,
+            "held_back": self.held_back,
             "tuning_runs": self.tuning_runs,
             "oracle_knowledge": self.oracle_knowledge,
         }
@@ -114,6 +124,7 @@ class Ledger:
         self.up = {what: np.array(parts, np.int64) for what, parts in state["up"].items()}
         self.down = {what: np.array(parts, np.int64) for what, parts in state["down"].items()}
         self.seconds = dict(state["seconds"])
+        self.asked, self.held_back = dict(state["asked"]), dict(state["held_back"])
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
 

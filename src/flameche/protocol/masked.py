@@ -26,7 +26,7 @@ from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
 from flameche.protocol.session import masked_sum
-from flameche.protocol.sums import Arrays, Census, clear_census, stacked
+from flameche.protocol.sums import Arrays, Census, clear_census, count_sums, stacked
 
 
 class MaskedSums:
@@ -58,6 +58,7 @@ class MaskedSums:
             permits = np.array(self._guard.permits(clients, assignment))
             open_to = np.where(permits[assignment], assignment, NOWHERE)
             self._sums = self._by_cluster(encoded, clients, open_to)
+            count_sums(self._ledger, assignment, self._sums)
         else:
             self._add_changes(encoded, clients, assignment)
 
@@ -91,9 +92,14 @@ class MaskedSums:
 
     def _add_changes(self, encoded: Ints, clients: Ints, assignment: Ints) -> None:
         wanted = np.eye(self._clusters, dtype=bool)[assignment]
-        after = self._allowed(clients, wanted)
+        enough = len(clients) >= max(2, self._least)  # for a session
+        after = self._allowed(clients, wanted) if enough else self._part
+        whole = self._part.copy()
+        whole[clients] = wanted
+        different = (whole != after).sum(axis=0) > 0
+        self._ledger.summed("metadata", (whole.sum(axis=0) > 0) | different, ~different)
         change = after[clients].astype(np.int64) - self._part[clients]
-        if not change.any() or len(clients) < max(2, self._least):
+        if not change.any():
             return
         blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)
         total = self._session(blocks, clients, "changes").reshape(self._clusters, -1)

@@ -6,6 +6,7 @@ opened, `once` plays a single phase. A sum that the leakage guard holds back com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -88,6 +89,7 @@ class StoredSums:
         sums = self._server.sums_of_stored(members, assignment)
         permits = self._guard.permits(members, assignment)
         released = [total if good else None for total, good in zip(sums, permits, strict=True)]
+        count_sums(self._ledger, assignment, released)
         for k, total in enumerate(released):
             self._sizes[k] = self._sizes[k] if total is None else len(total)
         if self._sealed:  # of all clusters: a participant may lack those that were released earlier
@@ -133,6 +135,12 @@ def clear_census(clusters: int, seen: Ints, participants: Ints, assignment: Ints
         return np.bincount(assignment[clients], weights, minlength=clusters).astype(np.float64)
 
     return Census(per_cluster(participants), per_cluster(seen), per_cluster(seen, error[seen]))
+
+
+def count_sums(ledger: Ledger, assignment: Ints, sums: Sequence[object]) -> None:
+    """Count in the ledger which of the K sums over members [n] were opened, and which held back."""
+    wanted = np.bincount(assignment, minlength=len(sums)) > 0
+    ledger.summed("metadata", wanted, np.array([total is not None for total in sums]))
 
 
 def stacked(totals: list[Floats | None], length: int = 0) -> Floats:
