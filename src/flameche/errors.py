@@ -33,3 +33,7 @@ class OverflowBudget(SealError):
     """A value, or a sum of as many terms as promised, would not fit; refused before sealing."""
 
     exit_code = 2
+
+
+class OutOfRange(OverflowBudget):
+    """A value exceeds the declared bound; whoever knows what the value is adds what to do."""

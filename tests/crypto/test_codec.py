@@ -143,7 +143,7 @@ def test_values_at_the_bound_pass_and_the_next_float_does_not():
 
 
 def test_the_message_names_the_largest_magnitude_and_the_bound():
-    with pytest.raises(OverflowBudget, match=r"magnitude 7\.25 exceeds the declared bound 4;"):
+    with pytest.raises(OverflowBudget, match=r"magnitude 7\.25 exceeds the declared bound 4$"):
         FixedPoint(BOUND, 2, 20).encode(np.array([5.0, -7.25, 1.0]))
 
 

@@ -208,7 +208,7 @@ def test_a_run_resumed_elsewhere_says_so_and_keeps_where_it_began(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         run_experiment(small(), 0, tmp_path, on_round=stop)
     real = module.environment
-    monkeypatch.setattr(module, "environment", lambda device: {**real(device), "torch": "9.9"})
+    monkeypatch.setattr(module, "environment", lambda *words: {**real(*words), "torch": "9.9"})
     summary, path = run_experiment(small(), 0, tmp_path)
     kept = json.loads((path / "environment.json").read_text())
     assert kept["torch"] != "9.9" and kept["resumed"][0]["torch"] == "9.9"

@@ -31,5 +31,5 @@ def test_a_weight_beyond_the_bound_is_refused():
     from flameche.errors import OverflowBudget
 
     for make in (MaskedUpdates, SealedUpdates):
-        with pytest.raises(OverflowBudget):
+        with pytest.raises(OverflowBudget, match=r"update.*declared bound 1024; lower training\.lr"):
             make(9, 1, Ledger(9)).total(np.full((2, 3), BOUND * 1.01), np.array([0, 1]))

@@ -8,10 +8,24 @@ aggregation) or only clients (homomorphic encryption).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class KeyInfo:
+    """What anybody may know of a key; both parts of one key have the same fingerprint."""
+
+    scheme: str
+    secret: bool  # the clients' part, or the server's
+    clients: int  # the most terms in a sum
+    bound: float  # the largest magnitude of a value
+    parameters: str
+    fingerprint: str
+    bits: int | None = None  # of Paillier's modulus
 
 
 class Sealed(Protocol):

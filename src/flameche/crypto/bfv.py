@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.crypto.api import KeyInfo
 from flameche.crypto.codec import PLAIN_MODULUS, FixedPoint, exact_codec
 from flameche.crypto.envelope import Envelope, pack, unpack
 from flameche.crypto.lattice import (
@@ -89,6 +90,11 @@ class Bfv:
         """Read a secret key that `secret_bytes` wrote."""
         ring, settings, name, context, public = read_key(data, NAME, secret=True)
         return cls(LatticeSecret(NAME, ring, settings, name, context, public), FixedPoint(**settings))
+
+    @property
+    def info(self) -> KeyInfo:
+        """Tell what anybody may know of the key."""
+        return self._secret.info
 
     def secret_bytes(self) -> bytes:
         """Write the clients' key."""

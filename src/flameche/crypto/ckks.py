@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.crypto.api import KeyInfo
 from flameche.crypto.codec import check_range
 from flameche.crypto.envelope import Envelope, pack, unpack
 from flameche.crypto.lattice import (
@@ -97,6 +98,11 @@ class Ckks:
     def tolerance(self) -> float:
         """Bound the error of one opened term: 2**16 units of the scale, times the bound."""
         return float(self._secret.settings["bound"] * 2.0 ** (16 - self._secret.ring.scale))
+
+    @property
+    def info(self) -> KeyInfo:
+        """Tell what anybody may know of the key."""
+        return self._secret.info
 
     def secret_bytes(self) -> bytes:
         """Write the clients' key."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.errors import OverflowBudget, SealError
+from flameche.errors import OutOfRange, OverflowBudget, SealError
 
 LEAST_FRACTION = 10  # bits; below, rounding could move a client to another cluster
 MOST_FRACTION = 40
@@ -85,10 +85,7 @@ def check_range(x: NDArray[np.float64], bound: float) -> None:
     if not np.isfinite(x).all():
         raise SealError("a vector with NaN or infinite values cannot be sealed; check the client's data")
     if len(x) and (largest := float(np.abs(x).max())) > bound:
-        raise OverflowBudget(
-            f"a value of magnitude {largest:.6g} exceeds the declared bound {bound:g}; "
-            "raise scheme.bound on all clients, or scale the metadata (method.unit_norm = true)"
-        )
+        raise OutOfRange(f"a value of magnitude {largest:.6g} exceeds the declared bound {bound:g}")
 
 
 def exact_codec(bound: float, max_terms: int) -> tuple[FixedPoint, int]:

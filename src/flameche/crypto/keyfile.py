@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from flameche.crypto.api import Adder, Scheme
-from flameche.crypto.registry import adder_from_bytes, public_bytes, scheme_from_bytes, secret_bytes
-from flameche.errors import BadInput
+from flameche.crypto.api import Adder, KeyInfo, Scheme
+from flameche.crypto.registry import (
+    KEYED,
+    adder_from_bytes,
+    key_info,
+    public_bytes,
+    scheme_from_bytes,
+    secret_bytes,
+)
+from flameche.errors import BadInput, FlamecheError
 
 MAGIC = b"flameche key 1\n"
 SECRET, PUBLIC = "client.key", "server.pub"
@@ -30,16 +39,35 @@ def write_public(path: Path, scheme: Scheme) -> None:
 
 def read_secret(path: Path) -> Scheme:
     """Read a clients' key; refuse one that others may read."""
-    if os.name == "posix" and path.exists() and path.stat().st_mode & 0o077:
-        raise BadInput(f"{path} can be read by others; its owner alone may: chmod 600 {path}")
     kind, data = _read(path)
-    return scheme_from_bytes(kind, data)
+    with _naming(path):
+        scheme = scheme_from_bytes(kind, data)
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise BadInput(f"{path} can be read by others; its owner alone may: chmod 600 {path}")
+    return scheme
 
 
 def read_public(path: Path) -> Adder:
     """Read the server's part."""
     kind, data = _read(path)
-    return adder_from_bytes(kind, data)
+    with _naming(path):
+        return adder_from_bytes(kind, data)
+
+
+def read_info(path: Path) -> KeyInfo:
+    """Read what anybody may know of a key, from either file."""
+    kind, data = _read(path)
+    with _naming(path):
+        return key_info(kind, data)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in what is wrong with it."""
+    try:
+        yield
+    except FlamecheError as problem:
+        raise BadInput(f"{path}: {problem}") from problem
 
 
 def _write(path: Path, kind: str, data: bytes, mode: int) -> None:
@@ -57,11 +85,15 @@ def _write(path: Path, kind: str, data: bytes, mode: int) -> None:
 
 
 def _read(path: Path) -> tuple[str, bytes]:
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is not a file; expected a key that `flameche keys new` wrote")
     try:
-        text = path.read_bytes()
+        with path.open("rb") as file:
+            text = file.read() if file.read(len(MAGIC)) == MAGIC else b""
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from problem
-    if not text.startswith(MAGIC) or b"\n" not in text[len(MAGIC) :]:
+    name, newline, data = text.partition(b"\n")
+    kind = name.decode(errors="replace")
+    if not newline or kind not in KEYED:
         raise BadInput(f"{path} is not a key file of flameche, or is damaged")
-    kind, _, data = text[len(MAGIC) :].partition(b"\n")
-    return kind.decode(errors="replace"), data
+    return kind, data

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, cast
 
 import tenseal as ts
 
-from flameche.crypto.api import Sealed
+from flameche.crypto.api import KeyInfo, Sealed
 from flameche.crypto.envelope import Envelope, fingerprint, pack, unpack
 from flameche.errors import OverflowBudget, SealError
 
@@ -189,6 +189,15 @@ class LatticeSecret:
         ring = [self.ring.degree, *self.ring.moduli, self.ring.plain, self.ring.scale]
         return fingerprint(self.scheme, ring=ring, key=self.name, **self.settings)
 
+    @property
+    def info(self) -> KeyInfo:
+        """Tell what anybody may know."""
+        secret = self.context is not None and self.context.has_secret_key()
+        clients, bound = self.settings["max_terms"], self.settings["bound"]
+        moduli = "+".join(map(str, self.ring.moduli))
+        ring = f"ring of degree {self.ring.degree}, modulus of {moduli} bits"
+        return KeyInfo(self.scheme, secret, clients, bound, ring, self.mark.hex())
+
     def to_bytes(self) -> bytes:
         """Write the secret, for a file that only its owner may read."""
         return _pack_key(self, _serialise(self.context, True))
@@ -204,27 +213,36 @@ class LatticeSecret:
         raise TypeError("a secret key is not pickled; write it with to_bytes to a file of mode 0600")
 
 
-def read_key(data: bytes, scheme: str, *, secret: bool) -> tuple[Ring, dict[str, Any], str, Any, bytes]:
-    """Read key bytes of the wanted kind: ring, settings, name, context, public bytes."""
+def key_info(data: bytes, scheme: str) -> KeyInfo:
+    """Tell what anybody may know of either part of a key."""
+    ring, settings, name, context, public = read_key(data, scheme)
+    return LatticeSecret(scheme, ring, settings, name, context, public).info
+
+
+def read_key(
+    data: bytes, scheme: str, *, secret: bool | None = None
+) -> tuple[Ring, dict[str, Any], str, Any, bytes]:
+    """Read key bytes of the wanted part, or of either: ring, settings, name, context, public bytes."""
     try:
         digest, text = data[:32], data[32:]
         if hashlib.sha256(text).digest() != digest:
-            raise ValueError("checksum")
+            raise ValueError("its checksum does not match")
         fields = json.loads(text)
         ring = Ring(**{**fields["ring"], "moduli": tuple(fields["ring"]["moduli"])})
         raw = base64.b64decode(fields["context"])
-    except (ValueError, KeyError, TypeError) as problem:
+        theirs, settings, name = fields["scheme"], fields["settings"], fields["name"]
+        context = ts.context_from(raw)
+    except (ValueError, KeyError, TypeError, RuntimeError, MemoryError) as problem:
         raise SealError(f"a key for '{scheme}' is damaged or not a key: {problem}") from problem
-    if fields["scheme"] != scheme:
-        raise SealError(f"a key for scheme '{fields['scheme']}' was given to scheme '{scheme}'")
-    context = ts.context_from(raw)
-    if secret != context.has_secret_key():
+    if theirs != scheme:
+        raise SealError(f"a key for scheme '{theirs}' was given to scheme '{scheme}'")
+    if secret is not None and secret != context.has_secret_key():
         given, needed = (
             ("server's", "a client needs the secret one") if secret else ("clients'", "it is secret")
         )
         raise SealError(f"this is the {given} part of a key for '{scheme}'; {needed}")
     public = _serialise(context, False) if context.has_secret_key() else raw
-    return ring, fields["settings"], fields["name"], context, public
+    return ring, settings, name, context, public
 
 
 def _pack_key(key: LatticeSecret, context: bytes) -> bytes:

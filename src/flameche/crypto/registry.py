@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flameche.crypto.api import Adder, Scheme
+from flameche.crypto.api import Adder, KeyInfo, Scheme
 from flameche.crypto.codec import exact_codec
 from flameche.crypto.plain import Plain
 from flameche.errors import ConfigError
@@ -23,6 +24,7 @@ class SchemeInfo:
     opened_by: str
     security: str
     exact: bool
+    updates: bool = False  # whether it can sum model updates
 
 
 SCHEMES = {
@@ -30,18 +32,21 @@ SCHEMES = {
     for info in (
         SchemeInfo("plain", "in the clear", "", "server", "none", True),
         SchemeInfo(
-            "secagg", "secure aggregation, Bonawitz et al.", "cryptography", "server", "128 bit", True
+            "secagg", "secure aggregation, Bonawitz et al.", "cryptography", "server", "128 bit", True, True
         ),
         SchemeInfo("paillier", "Paillier, packed", "gmpy2", "clients", "128 bit at 3072 bits", True),
         SchemeInfo("bfv", "BFV lattice, exact", "tenseal", "clients", "128 bit", True),
-        SchemeInfo("ckks", "CKKS lattice, additive parameters", "tenseal", "clients", "128 bit", False),
+        SchemeInfo("ckks", "CKKS lattice, additive parameters", "tenseal", "clients", "128 bit", False, True),
         SchemeInfo("ckks-paper", "CKKS, the paper's parameters", "tenseal", "clients", "128 bit", False),
     )
 }
+KEYED = ("bfv", "ckks", "ckks-paper", "paillier")
 
 
 def make_scheme(kind: str, *, clients: int, bound: float = 64.0, key_bits: int = 3072) -> Scheme:
     """Make a scheme with fresh keys, for sums of up to `clients` vectors of values up to `bound`."""
+    if not (math.isfinite(bound) and bound > 0):
+        raise ConfigError(f"a bound of {bound:g} leaves room for nothing; give a number above 0")
     if kind == "plain":
         return Plain()
     module = _module(kind)
@@ -71,9 +76,7 @@ def public_bytes(scheme: Scheme) -> bytes | None:
 
 def scheme_from_bytes(kind: str, data: bytes) -> Scheme:
     """Read a secret that `secret_bytes` wrote."""
-    if kind in ("plain", "secagg"):
-        raise ConfigError(f"scheme '{kind}' has no lasting keys")
-    module = _module(kind)
+    module = _module(kind, keyed=True)
     if kind == "bfv":
         found: Scheme = module.Bfv.from_bytes(data)
     elif kind == "paillier":
@@ -85,7 +88,7 @@ def scheme_from_bytes(kind: str, data: bytes) -> Scheme:
 
 def adder_from_bytes(kind: str, data: bytes) -> Adder:
     """Make a server's half from its part of a key."""
-    module = _module(kind)
+    module = _module(kind, keyed=True)
     if kind == "paillier":
         found: Adder = module.Paillier.adder_from_bytes(data)
     elif kind == "bfv":
@@ -95,9 +98,27 @@ def adder_from_bytes(kind: str, data: bytes) -> Adder:
     return found
 
 
-def _module(kind: str) -> Any:
+def info_of(scheme: object) -> KeyInfo | None:
+    """Tell what anybody may know of a scheme's key; None where it has none."""
+    return getattr(scheme, "info", None)
+
+
+def key_info(kind: str, data: bytes) -> KeyInfo:
+    """Tell what anybody may know of a key, from either of its parts."""
+    module = _module(kind, keyed=True)
+    if kind == "paillier":
+        found: KeyInfo = module.key_info(data)
+        return found
+    from flameche.crypto import lattice
+
+    return lattice.key_info(data, kind)
+
+
+def _module(kind: str, *, keyed: bool = False) -> Any:
     if kind not in SCHEMES:
         raise ConfigError(f"scheme {kind!r} is not known; there are {', '.join(SCHEMES)}")
+    if keyed and kind not in KEYED:
+        raise ConfigError(f"scheme '{kind}' has no lasting keys; {', '.join(KEYED)} have")
     try:
         return importlib.import_module(f"flameche.crypto.{kind.partition('-')[0]}")
     except ImportError as problem:

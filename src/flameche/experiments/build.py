@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flameche.crypto.api import Scheme
-from flameche.crypto.codec import exact_codec
-from flameche.crypto.keyfile import read_secret
 from flameche.crypto.masking import SecAgg
-from flameche.crypto.registry import make_scheme
 from flameche.data import Federation, build_federation, load_dataset, load_npz
 from flameche.errors import ConfigError
+from flameche.experiments.keys import key_notes, make_scheme_for
+from flameche.experiments.protection import protection_notes
 from flameche.experiments.schema import Experiment, ModelConfig
 from flameche.metadata import extractors
 from flameche.metadata.extractors import ClientSamples, Metadata
@@ -62,6 +61,7 @@ def build(
     federation, notes = load_federation(experiment, seed)
     prepare_torch(device, experiment.training.threads or _threads(experiment, federation))
     ledger = Ledger(federation.clients)
+    scheme = scheme or make_scheme_for(experiment)
     world = World(
         clients=federation.clients,
         rounds=experiment.rounds,
@@ -70,7 +70,7 @@ def build(
         if training
         else NoTrainer(federation.train.sizes),
         ledger=ledger,
-        scheme=scheme or make_scheme_for(experiment),
+        scheme=scheme,
         min_cluster=experiment.scheme.least,
         updates=protect_updates(
             experiment.scheme.updates, federation.clients, experiment.scheme.least, ledger
@@ -83,21 +83,8 @@ def build(
     )
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     method: Method = METHODS[experiment.method.kind](world, **options)
-    world.notes.extend(notes)
+    world.notes.extend([*notes, *protection_notes(experiment), *key_notes(experiment.scheme, scheme)])
     return Setup(federation, world, method, world.notes)
-
-
-def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
-    """Make the config's scheme for sums over all its clients, with fresh keys or those of a key file."""
-    how, clients = experiment.scheme, experiment.data.clients
-    if how.key_file is not None:
-        scheme = read_secret(Path(how.key_file).expanduser())
-        if scheme.name != how.kind:
-            raise ConfigError(f"scheme.key_file holds a key for '{scheme.name}', scheme.kind is '{how.kind}'")
-        return scheme
-    if how.kind == "secagg":
-        return SecAgg(exact_codec(how.bound, clients)[0])
-    return make_scheme(how.kind, clients=clients, bound=how.bound, key_bits=how.key_bits)
 
 
 def _threads(experiment: Experiment, federation: Federation) -> int:

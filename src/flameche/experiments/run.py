@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from flameche import __version__
-from flameche.crypto.api import Scheme
-from flameche.crypto.keyfile import read_secret, write_secret
-from flameche.crypto.masking import SecAgg
-from flameche.crypto.registry import secret_bytes
 from flameche.errors import ConfigError
-from flameche.experiments.build import Progress, Setup, build, make_scheme_for
+from flameche.experiments.build import Progress, Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
+from flameche.experiments.keys import bound_advice, scheme_of_run
+from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
@@ -56,37 +54,28 @@ def run_experiment(
         scheme = scheme_of_run(experiment, folder)
         setup = build(experiment, seed, device=device, scheme=scheme, progress=progress)
         folder.write_text("config.toml", to_toml(experiment))
-        setup.notes.extend(folder.keep_environment(environment(device)))
-        result = simulate(
-            setup.method,
-            setup.world,
-            experiment.participants,
-            evaluate_every=experiment.training.evaluate_every,
-            recorder=folder,
-            on_round=on_round,
-            started=start,
-        )
+        setup.notes.extend(folder.keep_environment(environment(device, packages(experiment))))
+        with bound_advice(experiment.scheme):
+            result = simulate(
+                setup.method,
+                setup.world,
+                experiment.participants,
+                evaluate_every=experiment.training.evaluate_every,
+                recorder=folder,
+                on_round=on_round,
+                started=start,
+            )
         folder.write_clients(clients_table(setup, result))
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
         return summary, path
 
 
-def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
-    """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
-    if folder.key_file.exists():
-        return read_secret(folder.key_file)
-    scheme = make_scheme_for(experiment)
-    if not isinstance(scheme, SecAgg) and secret_bytes(scheme) is not None:
-        write_secret(folder.key_file, scheme)
-    return scheme
-
-
 def cluster_experiment(
     experiment: Experiment, seed: int, *, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
-    if METHODS[experiment.method.kind].about.family != "metadata":
+    if not has_metadata(experiment):
         able = [kind for kind, method in METHODS.items() if method.about.family == "metadata"]
         raise ConfigError(
             f'method.kind = "{experiment.method.kind}" does not cluster metadata, so there is nothing to do '
@@ -94,7 +83,8 @@ def cluster_experiment(
         )
     start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
-    result = simulate(setup.method, setup.world, experiment.participants, started=start)
+    with bound_advice(experiment.scheme):
+        result = simulate(setup.method, setup.world, experiment.participants, started=start)
     summary: dict[str, Any] = without_nan(summarise(experiment, seed, setup, result, device))
     return summary
 
@@ -108,7 +98,7 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
         "dataset": setup.federation.name,
         "setting": setup.federation.setting,
         "seed": seed,
-        "scheme": experiment.scheme.kind,
+        "scheme": protection(experiment),
         "rounds": experiment.rounds,
         "accuracy": float(result.accuracy.mean()),
         "accuracy_per_round": [record["accuracy"] for record in result.rounds],
@@ -122,13 +112,14 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "bytes_up": int(ledger.per_client("up").sum()),
         "bytes_down": int(ledger.per_client("down").sum()),
+        "deferred": deferred(ledger),
         "seconds": ledger.seconds_by_part(),
         "ledger": ledger.summary(),
         "wall_s": result.wall_s,
         "device": device_name(device),
-        "versions": versions(),
+        "versions": versions(packages(experiment)),
         "config_hash": config_hash(experiment),
-        "notes": setup.notes,
+        "notes": [*setup.notes, *deferred_notes(experiment, ledger)],
     }
 
 
@@ -164,10 +155,10 @@ def inputs(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def versions() -> dict[str, str]:
-    """List the versions that a result depends on."""
+def versions(used: Sequence[str] = ()) -> dict[str, str]:
+    """List the versions that a result depends on, also of the packages that it used beside the usual."""
     found = {"python": platform.python_version()}
-    for name in RECORDED:
+    for name in (*RECORDED, *used):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # run from a source tree that is not installed
@@ -175,10 +166,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
     """Describe the machine and the code, for the record."""
     return {
-        **versions(),
+        **versions(used),
         "device": device_name(device),
         "platform": platform.platform(),
         "commit": _commit(),

@@ -255,6 +255,7 @@ class Experiment(Table):
                 f'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '
                 f'"{self.scheme.updates}" hides; take "mean" or "local"'
             )
+        self._guard_lets_something_through()
         clusters = getattr(self.method, "clusters", None)
         if clusters is not None and clusters >= self.data.clients:
             raise ConfigError(
@@ -262,3 +263,25 @@ class Experiment(Table):
                 "a cluster per client leaves nothing to share"
             )
         return self
+
+    def _guard_lets_something_through(self) -> None:
+        least, m_step = self.scheme.least, getattr(self.method, "m_step", None)
+        of_participants = [
+            what
+            for what, so in (
+                ('method.m_step = "participants"', m_step == "participants"),
+                ('scheme.kind = "secagg"', self.scheme.kind == "secagg" and m_step is not None),
+                (f'scheme.updates = "{self.scheme.updates}"', self.scheme.updates != "clear"),
+            )
+            if so
+        ]
+        if least > self.data.clients:
+            raise ConfigError(
+                f"scheme.min_cluster = {least} can never be reached: there are {self.data.clients} clients "
+                "(data.clients)"
+            )
+        if of_participants and least > self.participants:
+            raise ConfigError(
+                f"scheme.min_cluster = {least} can never be reached: {' and '.join(of_participants)} sums "
+                f"over the participants of a round, and these are {self.participants}; raise participation"
+            )

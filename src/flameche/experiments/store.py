@@ -1,6 +1,7 @@
 """Run folders: `<out>/<name>/<hash>/<seed>/`, written so that a kill at any moment loses nothing.
 
     config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
+    client.key, while an encrypted run lasts; key.json, the key's fingerprint
 
 Rounds are appended as they end; everything else is written beside its place and moved there. summary.json
 comes last: where it is, the run is finished.
@@ -41,7 +42,7 @@ class RunFolder:
     def close(self) -> None:
         """Let the folder go, and take it away if nothing was written into it."""
         self._lock.close()
-        trifles = (".lock", "inputs.json", "client.key")
+        trifles = (".lock", "inputs.json", "client.key", "key.json")
         if not {file.name for file in self.path.iterdir()} - set(trifles):
             for name in trifles:
                 (self.path / name).unlink(missing_ok=True)
@@ -69,13 +70,30 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget what was run here, the summary first."""
-        for name in ("summary.json", "checkpoint.npz", "client.key", "rounds.jsonl", "clients.parquet"):
+        keys = ("client.key", "key.json")
+        for name in ("summary.json", "checkpoint.npz", *keys, "rounds.jsonl", "clients.parquet"):
             (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether there is a checkpoint to go on from."""
+        return (self.path / "checkpoint.npz").exists()
 
     @property
     def key_file(self) -> Path:
         """Tell where the simulated clients keep their key while the run lasts."""
         return self.path / "client.key"
+
+    def keep_fingerprint(self, fingerprint: str, key: Path) -> None:
+        """Remember a key by its public name; refuse to go on with another than the run began with."""
+        file = self.path / "key.json"
+        if not (self.begun and file.exists()):
+            self.write_json("key.json", {"fingerprint": fingerprint})
+        elif _read_json(file).get("fingerprint") != fingerprint:
+            raise StoreError(
+                f"{key} is not the key this run began with; give it that one, or remove {self.path} to start "
+                "the run again"
+            )
 
     def keep_inputs(self, inputs: Mapping[str, str]) -> None:
         """Remember the user's own files by their hashes; refuse to mix runs made from different ones."""
@@ -84,7 +102,7 @@ class RunFolder:
             if inputs:
                 self.write_json("inputs.json", inputs)
             return
-        before = json.loads(file.read_text())
+        before = _read_json(file)
         changed = sorted(key for key in {*before, *inputs} if before.get(key) != inputs.get(key))
         if changed:
             raise StoreError(
@@ -95,7 +113,7 @@ class RunFolder:
     def keep_environment(self, now: dict[str, Any]) -> list[str]:
         """Write the environment a run starts in, add those it goes on in; return what to tell of them."""
         file = self.path / "environment.json"
-        if not (file.exists() and (self.path / "checkpoint.npz").exists()):
+        if not (file.exists() and self.begun):
             self.write_json("environment.json", now)
             return []
         first = json.loads(file.read_text())
@@ -157,7 +175,7 @@ class RunFolder:
         arrays: dict[str, Any] = {"head": head_bytes, **checkpoint.arrays}
         with (self.path / "rounds.jsonl").open("a") as file:  # a checkpoint is never ahead of its rounds
             os.fsync(file.fileno())
-        self._replace("checkpoint.npz", lambda file: np.savez(file, **arrays))
+        self._replace("checkpoint.npz", lambda file: np.savez(file, **arrays), 0o600)  # what clients told
 
     def _load_checkpoint(self) -> Checkpoint | None:
         file = self.path / "checkpoint.npz"
@@ -177,10 +195,11 @@ class RunFolder:
         (self.path / "checkpoint.npz").unlink(missing_ok=True)
         self.key_file.unlink(missing_ok=True)
 
-    def _replace(self, name: str, write: Any) -> None:
+    def _replace(self, name: str, write: Any, mode: int = 0o666) -> None:
         part = self.path / f".{name}.part"
         try:
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -204,6 +223,14 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return value
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as problem:
+        raise StoreError(f"{file} is damaged; remove {file.parent} to start the run again") from problem
+    return content
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ show it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from flameche.crypto.codec import FixedPoint
 from flameche.crypto.registry import make_scheme
 from flameche.em.spherical import Floats, Ints
+from flameche.errors import OutOfRange, OverflowBudget
 from flameche.protocol.ledger import Ledger, sizes_of
 
 BOUND = 1024.0  # of a weight or a running variance
@@ -45,7 +48,8 @@ class MaskedUpdates:
 
         if len(clients) < self._least:
             return None
-        encoded = np.stack([self._codec.encode(vector) for vector in vectors])
+        with _advice():
+            encoded = np.stack([self._codec.encode(vector) for vector in vectors])
         return self._codec.decode(masked_sum(encoded, clients, "model", "model", self._ledger))
 
 
@@ -62,7 +66,7 @@ class SealedUpdates:
         """Seal, add, open."""
         if len(clients) < self._least:
             return None
-        with self._ledger.clock("client", "encryption"):
+        with self._ledger.clock("client", "encryption"), _advice():
             sealed = [self._key.seal(vector) for vector in vectors]
         self._ledger.sent("model", clients, sizes_of(sealed))
         with self._ledger.clock("server", "encryption"):
@@ -70,6 +74,16 @@ class SealedUpdates:
         self.model_bytes = len(total)
         with self._ledger.clock("client", "encryption"):
             return self._key.open(total)
+
+
+@contextmanager
+def _advice() -> Iterator[None]:
+    try:
+        yield
+    except OutOfRange as problem:
+        raise OverflowBudget(
+            f"a model's update cannot be sealed: {problem}; lower training.lr if training diverges"
+        ) from problem
 
 
 def protect_updates(kind: Protection, clients: int, least: int, ledger: Ledger) -> UpdateSums | None:

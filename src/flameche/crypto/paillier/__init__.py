@@ -29,7 +29,7 @@ from flameche.crypto.paillier.arithmetic import (
 )
 from flameche.crypto.paillier.keys import PaillierKey, PaillierPrivate
 from flameche.crypto.paillier.packing import CHECK_BITS, NAME, WIDEST_SLOT, PaillierPublic, name_of
-from flameche.crypto.paillier.scheme import KEY_BITS, Paillier
+from flameche.crypto.paillier.scheme import KEY_BITS, Paillier, key_info
 
 __all__ = [
     "CHECK_BITS",
@@ -49,6 +49,7 @@ __all__ = [
     "comb_power",
     "comb_table",
     "draw_prime",
+    "key_info",
     "name_of",
     "spread",
 ]

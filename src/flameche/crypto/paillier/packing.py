@@ -12,6 +12,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from flameche.crypto.api import KeyInfo
 from flameche.crypto.codec import LEAST_FRACTION, MOST_FRACTION, FixedPoint
 from flameche.crypto.envelope import fingerprint
 from flameche.errors import ConfigError, OverflowBudget, SealError
@@ -59,6 +60,12 @@ class PaillierPublic:
     def mark(self) -> bytes:
         """Name key and codec together, as sealed vectors do."""
         return fingerprint(NAME, version=1, key=self.key_name, **asdict(self.codec))
+
+    def info(self, secret: bool) -> KeyInfo:
+        """Tell what anybody may know of this key's secret or public part."""
+        bits, codec = self.key_bits, self.codec
+        words = f"modulus of {bits} bits"
+        return KeyInfo(NAME, secret, codec.max_terms, codec.bound, words, self.mark.hex(), bits)
 
     @property
     def largest(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gmpy2 import mpz
 
+from flameche.crypto.api import KeyInfo
 from flameche.crypto.codec import FixedPoint
 from flameche.crypto.paillier.adder import PaillierAdder
 from flameche.crypto.paillier.keys import PaillierKey, PaillierPrivate, _Secret
@@ -52,6 +53,11 @@ class Paillier(_Secret):
         """Deal a client's half; it opens with as many threads as there are processors, or as told."""
         return PaillierKey(self._private, self.public, threads)
 
+    @property
+    def info(self) -> KeyInfo:
+        """Tell what anybody may know of the key."""
+        return self.public.info(secret=True)
+
     def secret_bytes(self) -> bytes:
         """Write the key file of a client; whoever reads it reads every vector."""
         primes = {"p": f"{self._private.p:x}", "q": f"{self._private.q:x}"}
@@ -82,6 +88,17 @@ class Paillier(_Secret):
             raise SealError(f"a Paillier key file cannot be used: {error}") from None
 
 
+def key_info(data: bytes) -> KeyInfo:
+    """Tell what anybody may know of either part of a key."""
+    if _format("public").encode() in data[:100]:
+        return Paillier.adder_from_bytes(data).public.info(secret=False)
+    return Paillier.from_bytes(data).info
+
+
+def _format(kind: str) -> str:
+    return f"flameche paillier {kind} key"
+
+
 def _offered() -> str:
     return " or ".join(map(str, KEY_BITS))
 
@@ -96,7 +113,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _write(kind: str, numbers: dict[str, str], codec: FixedPoint) -> bytes:
-    content = {"format": f"flameche paillier {kind} key", "version": 1, **numbers, "codec": asdict(codec)}
+    content = {"format": _format(kind), "version": 1, **numbers, "codec": asdict(codec)}
     return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
 
 
@@ -109,9 +126,11 @@ def _read(data: bytes, kind: str, names: tuple[str, ...]) -> tuple[list[mpz], Fi
     if not isinstance(content, dict):
         raise SealError(f"this is no Paillier {kind} key file, or one that was cut short")
     found = content.get("format")
-    if kind == "public" and found == "flameche paillier private key":
+    if kind == "public" and found == _format("private"):
         raise SealError("this is a private key, which a server must not hold; give it the public key file")
-    if found != f"flameche paillier {kind} key":
+    if kind == "private" and found == _format("public"):
+        raise SealError("this is the server's part of a key for 'paillier'; a client needs the secret one")
+    if found != _format(kind):
         raise SealError(f"this is no Paillier {kind} key file")
     if content.get("version") != 1:
         raise SealError(f"a Paillier {kind} key file of a version that is not known here; version 1 is")

@@ -1,0 +1,114 @@
+"""The key of a run: drawn fresh and kept in its folder, or read from the user's file and only named there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flameche.crypto.api import KeyInfo, Scheme
+from flameche.crypto.codec import exact_codec
+from flameche.crypto.keyfile import read_secret, write_secret
+from flameche.crypto.masking import SecAgg
+from flameche.crypto.plain import Plain
+from flameche.crypto.registry import KEYED, info_of, make_scheme
+from flameche.errors import BadInput, ConfigError, OutOfRange, OverflowBudget, StoreError
+from flameche.experiments.protection import has_metadata
+from flameche.experiments.schema import Experiment, SchemeConfig
+from flameche.experiments.store import RunFolder
+
+
+def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
+    """Make the config's scheme for sums over all its clients, with fresh keys or those of a key file."""
+    how, clients = experiment.scheme, experiment.data.clients
+    if how.key_file is not None:
+        scheme = _users_key(how.key_file, how, clients)
+        return scheme if has_metadata(experiment) else Plain()
+    if not has_metadata(experiment):  # nothing to seal
+        return Plain()
+    if how.kind == "secagg":
+        return SecAgg(exact_codec(how.bound, clients)[0])
+    return make_scheme(how.kind, clients=clients, bound=how.bound, key_bits=how.key_bits)
+
+
+def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
+    """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
+    users = experiment.scheme.key_file
+    keyed = experiment.scheme.kind in KEYED and has_metadata(experiment)
+    if keyed and users is None and folder.begun:
+        scheme: Scheme | SecAgg = _own_key(folder)
+    else:
+        scheme = make_scheme_for(experiment)
+        if keyed and users is None and not isinstance(scheme, SecAgg):
+            folder.key_file.unlink(missing_ok=True)  # of a run that stored nothing under it
+            write_secret(folder.key_file, scheme)
+    if (info := info_of(scheme)) is not None:
+        folder.keep_fingerprint(info.fingerprint, folder.key_file if users is None else key_path(users))
+    return scheme
+
+
+def key_notes(how: SchemeConfig, scheme: Scheme | SecAgg) -> list[str]:
+    """Tell which of a config's settings gave way to the key file's."""
+    info = info_of(scheme)
+    if how.key_file is None or info is None:
+        return []
+    return [
+        f"scheme.{key} is the key's, {theirs:g}, not {ours:g}"
+        for key, ours, theirs in _settings(how, info)
+        if ours != theirs
+    ]
+
+
+def key_path(file: str) -> Path:
+    """Tell where a key file is: relative paths start from the current directory."""
+    try:
+        return Path(file).expanduser()
+    except RuntimeError as problem:
+        raise ConfigError(f'scheme.key_file = "{file}": {problem}') from problem
+
+
+@contextmanager
+def bound_advice(how: SchemeConfig) -> Iterator[None]:
+    """Say what to do about metadata beyond the bound."""
+    try:
+        yield
+    except OutOfRange as problem:
+        remedy = "raise scheme.bound on all clients"
+        if how.key_file is not None:
+            remedy = "make a new key with a larger bound (flameche keys new --bound)"
+        scale = "or scale the metadata (method.unit_norm = true)"
+        raise OverflowBudget(f"{problem}; {remedy}, {scale}") from problem
+
+
+def _users_key(file: str, how: SchemeConfig, clients: int) -> Scheme:
+    path = key_path(file)
+    scheme = read_secret(path)
+    info = info_of(scheme)
+    assert info is not None  # a key file holds a key
+    if info.scheme != how.kind:
+        raise ConfigError(f"{path} holds a key for '{info.scheme}', scheme.kind is '{how.kind}'")
+    if info.clients < clients:
+        raise ConfigError(
+            f"{path} was made for sums of up to {info.clients} clients, data.clients is {clients}; "
+            f"make another: flameche keys new DIR --clients {clients}"
+        )
+    for key, ours, theirs in _settings(how, info):
+        if ours not in (theirs, SchemeConfig.model_fields[key].default):
+            raise ConfigError(
+                f"scheme.{key} = {ours:g} contradicts {path}, whose settings decide: bound {info.bound:g}, "
+                f"{info.parameters}; leave scheme.{key} out, or make another key"
+            )
+    return scheme
+
+
+def _settings(how: SchemeConfig, info: KeyInfo) -> list[tuple[str, float, float]]:
+    """Pair the settings that config and key both have."""
+    bits = [] if info.bits is None else [("key_bits", how.key_bits, info.bits)]
+    return [("bound", how.bound, info.bound), *bits]
+
+
+def _own_key(folder: RunFolder) -> Scheme:
+    try:
+        return read_secret(folder.key_file)
+    except BadInput as problem:
+        raise StoreError(f"{problem}; removing {folder.path} starts the run again") from problem

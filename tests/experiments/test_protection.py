@@ -1,0 +1,119 @@
+"""What a summary says of its protection is what there was."""
+
+import pytest
+
+from flameche.crypto.registry import SCHEMES
+from flameche.errors import ConfigError
+from flameche.experiments.config import parse_experiment
+from flameche.experiments.demo import DESCRIPTION
+from flameche.experiments.protection import packages, protection, protection_notes
+from flameche.experiments.run import cluster_experiment, run_experiment
+
+SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
+
+
+def described(method="flameche", participation=1.0, m_step=None, clients=20, **scheme):
+    table = {"kind": method} | ({} if m_step is None else {"m_step": m_step})
+    data = {**SMALL["data"], "clients": clients}
+    tables = {**SMALL, "participation": participation, "data": data, "method": table, "scheme": scheme}
+    return parse_experiment(tables)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "updates", "said", "used"),
+    [
+        ("flameche", "plain", "clear", "plain", []),
+        ("flameche", "bfv", "clear", "bfv", ["tenseal"]),
+        ("flameche", "bfv", "secagg", "bfv + secagg updates", ["cryptography", "tenseal"]),
+        ("flameche", "paillier", "ckks", "paillier + ckks updates", ["gmpy2", "tenseal"]),
+        ("flameche", "plain", "secagg", "plain + secagg updates", ["cryptography"]),
+        ("fedavg", "bfv", "clear", "plain", []),
+        ("oracle", "secagg", "clear", "plain", []),
+        ("ifca", "bfv", "secagg", "secagg updates", ["cryptography"]),
+        ("kfed", "plain", "clear", "plain", []),
+    ],
+)
+def test_the_scheme_of_a_summary_names_what_was_sealed(method, kind, updates, said, used):
+    experiment = described(method, kind=kind, updates=updates)
+    assert protection(experiment) == said and packages(experiment) == used
+    nothing_to_seal = kind != "plain" and method != "flameche"
+    assert bool(protection_notes(experiment)) == nothing_to_seal
+
+
+def test_a_scheme_without_anything_to_seal_says_so(tmp_path):
+    summary, _ = run_experiment(described("fedavg", kind="bfv"), 0, tmp_path)
+    assert summary["scheme"] == "plain" and "tenseal" not in summary["versions"]
+    assert (
+        'scheme.kind = "bfv" seals metadata, of which fedavg has none; its updates went in the clear '
+        "(scheme.updates)"
+    ) in summary["notes"]
+    assert summary["deferred"] == {"sums": 0, "of": 0}
+
+
+def test_versions_name_the_packages_that_were_used():
+    assert "tenseal" in cluster_experiment(described(kind="bfv"), 0)["versions"]
+    assert not {need for s in SCHEMES.values() if (need := s.needs)} & set(
+        cluster_experiment(described(), 0)["versions"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "scheme", "what"),
+    [
+        ("flameche", {"kind": "bfv"}, "metadata"),
+        ("flameche", {"kind": "secagg"}, "metadata"),
+        ("oracle", {"updates": "secagg"}, "model updates"),
+    ],
+)
+def test_sums_held_back_are_counted_and_told_and_counted_on_after_a_kill(method, scheme, what, tmp_path):
+    experiment = described(method, participation=0.5, min_cluster=3, **scheme)
+    whole, _ = run_experiment(experiment, 0, tmp_path / "whole")
+    held, asked = whole["deferred"]["sums"], whole["deferred"]["of"]
+    assert 0 < held <= asked
+    assert f"{held} of {asked} sums of {what} were held back by scheme.min_cluster = 3" in whole["notes"]
+
+    def stop(record):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, 0, tmp_path / "stopped", on_round=stop)
+    again, _ = run_experiment(experiment, 0, tmp_path / "stopped")
+    assert again["deferred"] == whole["deferred"] and again["notes"] == whole["notes"]
+
+
+def test_without_a_least_nothing_is_held_back_and_nothing_told():
+    summary = cluster_experiment(described(), 0)
+    assert summary["deferred"]["sums"] == 0 < summary["deferred"]["of"] and summary["notes"] == []
+
+
+@pytest.mark.parametrize("method", ["flameche", "fedavg"])
+def test_a_least_above_all_clients_can_never_be_reached(method):
+    described(method, kind="bfv", min_cluster=20)
+    with pytest.raises(ConfigError, match=r"min_cluster = 21 can never be reached: there are 20 clients"):
+        described(method, kind="bfv", min_cluster=21)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kind": "bfv", "m_step": "participants"},
+        {"kind": "secagg"},
+        {"kind": "bfv", "updates": "secagg"},
+        {"method": "fedavg", "updates": "ckks"},
+    ],
+)
+def test_a_least_above_the_participants_is_refused_where_only_they_are_summed(how):
+    described(participation=0.5, min_cluster=10, **how)
+    with pytest.raises(ConfigError, match=r"min_cluster = 11 can never be reached: .*these are 10"):
+        described(participation=0.5, min_cluster=11, **how)
+
+
+def test_a_least_above_the_participants_is_reached_where_terms_are_stored():
+    described(participation=0.5, min_cluster=11, kind="bfv")
+    described("fedavg", participation=0.5, min_cluster=11, kind="secagg")  # sums nothing under it
+
+
+def test_the_default_least_counts_too():
+    with pytest.raises(ConfigError, match="min_cluster = 3 can never be reached"):
+        described(participation=0.1, kind="secagg")
