@@ -99,6 +99,16 @@ def test_the_start_with_the_best_accuracy_counts(starts, best, served):
     assert method.serving().tolist() == served
 
 
+def test_the_best_start_is_remembered_over_a_restart():
+    first, second = (
+        Ifca(paper_world(SIDES, starts=BAD + GOOD, held=SIDES), clusters=2, restarts=2) for _ in range(2)
+    )
+    first.round(1, np.arange(4))
+    second.restore(first.state())
+    second.models, second.assignment = first.models, first.assignment
+    assert second.serving().tolist() == [2, 2, 3, 3]
+
+
 def test_held_back_samples_decide_not_those_trained_on():
     held = np.full((4, 1), 0.25)  # what the bad start happens to know
     world = paper_world(SIDES, starts=BAD + GOOD, held=held)

@@ -161,16 +161,16 @@ def test_first_updates_are_measured_once_from_the_initial_model():
 
 
 def test_the_larger_clusters_model_survives():
-    # The trio (clients 0-2) and the pair (3, 4) are strangers until client 5, between them, ties them.
-    turn = np.radians([0, 0, 0, 60, 60, 30])
+    # The pair (clients 4, 5), first in number, and the four (0-3) are strangers until client 6 ties them.
+    turn = np.radians([0, 0, 0, 0, 60, 60, 30])
     world = paper_world(np.stack([np.cos(turn), np.sin(turn)], axis=1), share=0.5)
     method = StoCfl(world, threshold=0.8, mu=0.0)
-    play(method, [[0, 1, 2, 3, 4]])
-    assert method.clusters == 2
-    trio, pair = method.models.params[1 + method.assignment[[0, 3]]].tolist()
-    assert method.round(2, np.array([5, 3, 0])) is True
+    play(method, [[4, 5, 0, 1, 2, 3]])
+    assert method.assignment.tolist() == [1, 1, 1, 1, 0, 0, UNSEEN]
+    pair, four = method.models.params[1:].tolist()
+    assert method.round(2, np.array([6, 4, 0])) is True
     assert method.clusters == 1 and set(method.assignment.tolist()) == {0}
-    assert trio != pair and world.trainer.calls[-2][2] == [trio] * 3  # all three train it, client 5 too
+    assert pair != four and world.trainer.calls[-2][2] == [four] * 3  # all three train it, client 6 too
 
 
 def test_a_cluster_is_compared_by_its_participants_of_the_round():
