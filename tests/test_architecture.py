@@ -11,7 +11,7 @@ import flameche
 ROOT = Path(flameche.__file__).parent
 ORDER = [
     *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
-    *("simulation", "experiments", "report", "display", "bench", "api", "cli", "__main__"),
+    *("simulation", "experiments", "report", "display", "bench", "keys", "api", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -22,7 +22,7 @@ HOME = {
     "cryptography": {"crypto"},
     "flwr": {"flower"},
     "ray": {"experiments"},
-    "typer": {"cli", "bench"},
+    "typer": {"cli", "bench", "keys"},
     "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},
     "pooch": {"data"},

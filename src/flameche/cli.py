@@ -14,6 +14,7 @@ import typer
 from flameche.bench.command import app as bench_app
 from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
 from flameche.errors import FlamecheError
+from flameche.keys import app as keys_app
 
 app = typer.Typer(
     help="Clustered federated learning in which the server only adds.",
@@ -22,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench_app, name="bench")
-keys_app = typer.Typer(help="Keys for encrypted runs.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
@@ -128,11 +128,16 @@ def report(
         Path, typer.Argument(help="A folder of runs, an experiment's folder, or one run.")
     ] = Path("runs"),
     out: Annotated[Path, typer.Option("--out", help="Where the report goes.")] = Path("report"),
+    as_json: JsonOption = False,
 ) -> None:
     """Draw runs: report.html, tables (md, csv, tex) and figures (svg, pdf)."""
     from flameche.report import write_report
 
-    out_console.print(str(write_report(runs, out)), soft_wrap=True)
+    page = str(write_report(runs, out))
+    if as_json:
+        print_json({"report": page})
+    else:
+        out_console.print(page, soft_wrap=True)
 
 
 @app.command()
@@ -162,7 +167,7 @@ def methods(as_json: JsonOption = False) -> None:
 
 @app.command()
 def schemes(as_json: JsonOption = False) -> None:
-    """List the schemes: what each stands on, who opens sums, how secure it is."""
+    """List the schemes: what each stands on, who opens sums, how secure it is, if it can sum updates."""
     from importlib.util import find_spec
 
     from flameche.crypto.registry import SCHEMES
@@ -176,34 +181,11 @@ def schemes(as_json: JsonOption = False) -> None:
             "sums opened by": info.opened_by,
             "security": info.security,
             "sums": "exact" if info.exact else "approximate",
+            "updates": info.updates,
         }
         for info in SCHEMES.values()
     ]
     print_rows(rows, as_json)
-
-
-@keys_app.command("new")
-def new_keys(
-    folder: Annotated[Path, typer.Argument(help="Where client.key and server.pub go.", metavar="DIR")],
-    scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, ckks-paper or paillier.")] = "bfv",
-    clients: Annotated[int, typer.Option("--clients", help="The most terms in a sum.", min=1)] = 100,
-    bound: Annotated[float, typer.Option("--bound", help="The largest magnitude of a value.")] = 64.0,
-    key_bits: Annotated[int, typer.Option("--key-bits", help="Paillier: 3072 or 2048.")] = 3072,
-) -> None:
-    """Make a key: a file for clients (mode 0600) and the server's public part."""
-    from flameche.crypto.keyfile import PUBLIC, SECRET, write_public, write_secret
-    from flameche.crypto.registry import make_scheme
-    from flameche.errors import BadInput
-
-    made = make_scheme(scheme, clients=clients, bound=bound, key_bits=key_bits)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInput(f"{folder} cannot be made: {problem.strerror}") from problem
-    write_secret(folder / SECRET, made)
-    write_public(folder / PUBLIC, made)
-    out_console.print(f"{folder / SECRET}  for every client, over a safe channel; mode 0600", soft_wrap=True)
-    out_console.print(f"{folder / PUBLIC}  for the server", soft_wrap=True)
 
 
 @app.command()

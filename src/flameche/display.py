@@ -41,6 +41,7 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
     rows = [
         {
             "method": s["label"],
+            "scheme": s["scheme"],
             "data": f"{s['dataset']} {s['setting']}",
             "seed": str(s["seed"]),
             "K": str(s["k"]),

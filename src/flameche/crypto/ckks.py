@@ -26,11 +26,13 @@ from flameche.crypto.lattice import (
     read_key,
     write_chunks,
 )
-from flameche.errors import SealError
+from flameche.errors import OverflowBudget, SealError
 
 PAPER = Ring(16384, (60, 50, 50, 60), scale=50, symmetric=False)
 FIRST_PRIME = 54
 MOST_SCALE = 44
+LEAST_SCALE = 26  # leaves ten bits above the error of a term
+MOST_TERMS = 2**32 - 1  # that an envelope counts
 
 
 class CkksKey:
@@ -83,9 +85,12 @@ class Ckks:
     def generate(cls, *, max_terms: int, bound: float = 64.0, paper: bool = False) -> Ckks:
         """Draw a key for sums of up to max_terms vectors of values up to bound."""
         settings: dict[str, Any] = {"bound": bound, "max_terms": max_terms}
+        scale = min(MOST_SCALE, FIRST_PRIME - 2 - math.ceil(math.log2(max_terms + 1)))
+        if max_terms > MOST_TERMS or (scale < LEAST_SCALE and not paper):
+            most = MOST_TERMS if paper else 2 ** (FIRST_PRIME - 2 - LEAST_SCALE) - 1
+            raise OverflowBudget(f"sums of {max_terms} terms have no room under CKKS; at most {most} have")
         if paper:
             return cls(LatticeSecret.fresh("ckks-paper", PAPER, settings))
-        scale = min(MOST_SCALE, FIRST_PRIME - 2 - math.ceil(math.log2(max_terms + 1)))
         return cls(LatticeSecret.fresh("ckks", Ring(4096, (54, 54), scale=scale), settings))
 
     @classmethod
