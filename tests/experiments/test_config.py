@@ -93,7 +93,7 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
     "ifca": {"clusters": 3, "restarts": 1},
     "fesem": {"clusters": 3, "start": "shared", "layer": "fc2"},
     "fedgroup": {"clusters": 3, "cold_rounds": 1, "newcomers": "weights"},
-    "stocfl": {"clusters": 3, "threshold": 0.5, "mu": 0.0},
+    "stocfl": {"clusters": 3, "threshold": 0.5, "mu": 0.0, "first": "adam"},
     "kfed": {"clusters": 3},
     "pacfl": {"clusters": 3, "components": 2, "angle": "sum", "alpha": 3.5},
 }

@@ -32,7 +32,7 @@ class TargetTrainer:
     def initial(self, number=0):
         return Models(self.starts[[number]].clone(), torch.zeros(1, 1, dtype=torch.float64))
 
-    def train(self, models, pick, clients, round, pull=None):
+    def train(self, models, pick, clients, round, pull=None, sgd=None):
         assert len(clients), "the real trainers have nothing to stack when nobody trains"
         begin, mu = models.pick(pick), pull.strength if pull else 0.0
         self.calls.append((round, clients.tolist(), begin.params.tolist(), mu))

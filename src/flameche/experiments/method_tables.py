@@ -80,6 +80,7 @@ class StocflConfig(MethodTable):
     clusters: Count = 4
     threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
     mu: float = Field(default=0.05, ge=0)
+    first: Literal["sgd", "adam"] = "sgd"
 
 
 class KfedConfig(MethodTable):

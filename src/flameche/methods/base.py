@@ -74,6 +74,7 @@ class World:
         hidden: bool = False,
         fetched: bool = False,
         pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> Models:
         """Send row pick[n] of models to clients [n], train there, collect the results [n].
 
@@ -83,7 +84,7 @@ class World:
         down = (self.updates.model_bytes if self.updates else 0) or (size * len(models) if hidden else size)
         self.ledger.received("model", clients, 0 if fetched else down)
         with self.ledger.clock("client", "training"):
-            trained = self.trainer.train(models, pick, clients, round, pull)
+            trained = self.trainer.train(models, pick, clients, round, pull, sgd)
         if self.updates is None:
             self.ledger.sent("model", clients, size)
         return trained

@@ -79,7 +79,13 @@ class LoopTrainer:
         return Models(params[None].clone(), buffers[None].clone())
 
     def train(
-        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
         trained = []
@@ -87,11 +93,11 @@ class LoopTrainer:
             for k, i in zip(pick.tolist(), clients.tolist(), strict=True):
                 # Dropout and the like draw from torch's own generator.
                 torch.manual_seed(stream_seed(self.seed, "forward", round, i) % 2**63)
-                trained.append(self._train_one(models, k, i, round, pull))
+                trained.append(self._train_one(models, k, i, round, pull, sgd))
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
     def _train_one(
-        self, models: Models, k: int, client: int, round: int, pull: Pull | None
+        self, models: Models, k: int, client: int, round: int, pull: Pull | None, sgd: float | None
     ) -> tuple[Tensor, Tensor]:
         buffers = models.buffers[k] if self._local is None else self._local[client]
         write_module(self.model, models.params[k], buffers)
@@ -102,7 +108,9 @@ class LoopTrainer:
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
         noise = torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, client) % 2**63)
-        optimiser = torch.optim.Adam(self.model.parameters(), lr=self.plan.lr)
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(weights, lr=self.plan.lr)
+        if sgd is not None:
+            optimiser = torch.optim.SGD(weights, lr=sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
             inputs = flip_and_crop(x[rows], noise) if self.plan.augment else x[rows]

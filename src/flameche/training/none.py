@@ -21,7 +21,13 @@ class NoTrainer:
         return Models(torch.empty(1, 0), torch.empty(1, 0))
 
     def train(
-        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> Models:
         """Return as many empty models as clients."""
         return models.pick(pick)

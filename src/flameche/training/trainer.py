@@ -48,9 +48,18 @@ class Trainer(Protocol):
         ...
 
     def train(
-        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> Models:
-        """Train clients [n], each from row pick[n] of models, on its own samples; return their models [n]."""
+        """Train clients [n], each from row pick[n] of models, on its own samples; return their models [n].
+
+        pull: a proximal term; sgd: plain SGD at this learning rate in place of Adam.
+        """
         ...
 
     def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:

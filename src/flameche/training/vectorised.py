@@ -36,17 +36,25 @@ class VectorisedTrainer(LoopTrainer):
         self._stacked = StackedModule(self.model)
 
     def train(
-        self, models: Models, pick: Ints, clients: Ints, round: int, pull: Pull | None = None
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
         width = self._width
         parts = [
-            self._train_stack(models.pick(pick[a : a + width]), clients[a : a + width], round, pull)
+            self._train_stack(models.pick(pick[a : a + width]), clients[a : a + width], round, pull, sgd)
             for a in range(0, len(clients), width)
         ]
         return Models(torch.cat([p.params for p in parts]), torch.cat([p.buffers for p in parts]))
 
-    def _train_stack(self, start: Models, clients: Ints, round: int, pull: Pull | None) -> Models:
+    def _train_stack(
+        self, start: Models, clients: Ints, round: int, pull: Pull | None, sgd: float | None
+    ) -> Models:
         own = self._parts["train"]
         steps = [
             [own.offsets[i] + index for index in batches(int(self.sizes[i]), self.plan, self.seed, round, i)]
@@ -74,7 +82,7 @@ class VectorisedTrainer(LoopTrainer):
                 x = torch.stack([flip_and_crop(one, noise[i]) for one, i in zip(x, group, strict=True)])
             part = _rows(group)
             mine = params[part], buffers[part], m[part], v[part], t[part]
-            self.step(*mine, x, own.y[samples], pull)
+            self.step(*mine, x, own.y[samples], pull, sgd)
             if not isinstance(part, slice):  # copies, then, and not views
                 for each, new in zip((params, buffers, m, v, t), mine, strict=True):
                     each[part] = new
@@ -104,8 +112,9 @@ class VectorisedTrainer(LoopTrainer):
         x: Tensor,
         y: Tensor,
         pull: Pull | None = None,
+        sgd: float | None = None,
     ) -> None:
-        """Take one step of Adam with g clients, in place.
+        """Take one step of Adam (or plain SGD at a learning rate) with g clients, in place.
 
         params, m, v [g P], buffers [g Q], t [g] steps taken before, x [g b Ch H W], y [g b].
         """
@@ -117,7 +126,10 @@ class VectorisedTrainer(LoopTrainer):
         if pull:
             grad.add_(params - pull.target.params[0], alpha=pull.strength)
         buffers.copy_(stats)
-        adam(params, m, v, t, grad, self.plan.lr)
+        if sgd is None:
+            adam(params, m, v, t, grad, self.plan.lr)
+        else:
+            params.sub_(grad, alpha=sgd)
 
     @torch.no_grad()
     def _ask(
