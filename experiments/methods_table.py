@@ -29,13 +29,16 @@ from flameche.training.device import choose_device
 
 SETS = ["mnist", "fashion-mnist"]
 KINDS = ["oracle", "fedavg", "fedgroup", "stocfl", "fesem", "ifca", "kfed", "pacfl", "flameche"]
+ONE_EPOCH = ["oracle", "fedavg", "kfed", "stocfl"]  # does less local work explain the paper's accuracies?
 VARIANTS = {
     "fesem different": ["method.kind=fesem", "method.start=different"],
     "fesem shared": ["method.kind=fesem", "method.start=shared"],
     "fedgroup weights": ["method.kind=fedgroup", "method.newcomers=weights"],
     "ifca one start": ["method.kind=ifca", "method.restarts=1"],
+    "stocfl adam": ["method.kind=stocfl", "method.first=adam"],
     "pacfl smallest": ["method.kind=pacfl", "method.angle=smallest"],
     "pacfl sum": ["method.kind=pacfl", "method.angle=sum"],
+    **{f"{kind} one epoch": [f"method.kind={kind}", "training.epochs=1"] for kind in ONE_EPOCH},
 }
 KEPT = (
     *("dataset", "setting", "method", "seed", "k", "ari", "ari_final", "accuracy", "bytes_up", "bytes_down"),
@@ -95,6 +98,34 @@ values, over five seeds, are from its three per-setting tables. ARI: of the assi
 """
 
 
+READING = """\
+## Where ours differs from the paper by more than its spread
+
+- **FLAMECHE's ARI** is higher: `init` and `empty` are read so that reclustering works, see
+  [clustering.md](clustering.md).
+- **StoCFL** needs first updates by SGD, as published; with the Adam of all methods everybody merges
+  (below).
+- **FeSEM** needs centres that begin near each other: with K different models, or K copies and a random
+  first centre, no client ever leaves its first centre (below). Under fds it stays below the paper; open.
+- **IFCA's ARI** under csl is lower: in some seeds the start with the best held-back accuracy has two
+  groups in one cluster (ARI .71). More starts would help; five are the paper's.
+- **PACFL's ARI** under fds is higher. Other angles (below), pixels in [-1, 1] (MNIST: 1.00) and a cut at
+  alpha = 3.5 (76 clusters) do not give the paper's values either; open.
+- **Accuracy.** Oracle, FedGroup and FLAMECHE agree with the paper, FeSEM where its ARI does. K-Fed,
+  PACFL, IFCA, StoCFL, and FedAvg under fds and csf, are up to 18 points higher than printed, also where
+  the ARI is the paper's 1.00. A method that has the true groups from round 24 on must come close to
+  Oracle with the same local training, and ours do. The printed values lie near or between ours with one
+  and with five local epochs (below): these methods seem to have had less local work than the others.
+  That is a guess.
+"""
+
+
+def cell(values: list[float | None]) -> str:
+    """Write mean and spread, one value as it is, none as a dash."""
+    known = [value for value in values if value is not None]
+    return f"{known[0]:.2f}" if len(known) == 1 else spread(known)
+
+
 def table(source: Path) -> str:
     """Write the page."""
     records, lines = read(source), [HEAD]
@@ -107,27 +138,67 @@ def table(source: Path) -> str:
             "| method | seeds | ARI | paper | accuracy % | paper | MB up | MB down |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        for label in [*KINDS, *VARIANTS]:
-            wanted = (name, setting, label)
-            rows = [r for r in records if (r["dataset"], r["setting"], r["label"]) == wanted]
+        for kind in KINDS:
+            rows = [r for r in records if (r["dataset"], r["setting"], r["label"]) == (name, setting, kind)]
             if not rows:
+                lines.append(f"| {METHODS[kind].about.title} | not run | | | | | | |")
                 continue
-            own = paper.get(wanted)
-            has = own is not None and own["ari"] != ""
-            lines.append(
-                "| " + " | ".join([
-                    METHODS[label].about.title if label in METHODS else f"*{label}*",
-                    str(len(rows)),
-                    "–" if rows[0]["ari"] is None else spread([r["ari"] for r in rows]),
-                    f"{float(own['ari']):.2f} ± {float(own['ari_sd']):.2f}" if own and has else "–",
-                    spread([100 * r["accuracy"] for r in rows]),
-                    f"{float(own['accuracy']):.2f} ± {float(own['accuracy_sd']):.2f}" if own else "–",
-                    f"{rows[0]['bytes_up'] / 1e6:,.0f}",
-                    f"{rows[0]['bytes_down'] / 1e6:,.0f}",
-                ]) + " |"
-            )  # fmt: skip
+            own = paper[name, setting, kind]
+            columns = [METHODS[kind].about.title, str(len(rows)), cell([r["ari"] for r in rows])]
+            columns.append(published(own, "ari"))
+            columns += [cell([100 * r["accuracy"] for r in rows]), published(own, "accuracy")]
+            columns += [f"{rows[0][key] / 1e6:,.0f}" for key in ("bytes_up", "bytes_down")]
+            lines.append("| " + " | ".join(columns) + " |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, READING, *variants(records), ""])
+
+
+def overview(records: list[dict]) -> list[str]:
+    """Write README's table: ARI and accuracy of every method in every cell, means over the seeds."""
+    cells = list(itertools.product(SETS, SETTINGS))
+    lines = [
+        "| | "
+        + " | ".join(f"{name.replace('-mnist', '').upper()} {setting}" for name, setting in cells)
+        + " |",
+        "|---" * (len(cells) + 1) + "|",
+    ]
+    for kind in KINDS:
+        columns = [METHODS[kind].about.title]
+        for name, setting in cells:
+            rows = [r for r in records if (r["dataset"], r["setting"], r["label"]) == (name, setting, kind)]
+            known = [r["ari"] for r in rows if r["ari"] is not None]
+            accuracy = sum(100 * r["accuracy"] for r in rows) / len(rows)
+            columns.append(
+                f"{sum(known) / len(known):.2f} · {accuracy:.1f}" if known else f"– · {accuracy:.1f}"
+            )
+        lines.append("| " + " | ".join(columns) + " |")
+    return lines
+
+
+def published(own: dict[str, str], key: str) -> str:
+    """Write the paper's mean and spread."""
+    return f"{float(own[key]):.2f} ± {float(own[f'{key}_sd']):.2f}" if own[key] else "–"
+
+
+def variants(records: list[dict]) -> list[str]:
+    """List the other readings: ARI and accuracy in every cell, seed 0, below the default's."""
+    cells = list(itertools.product(SETS, SETTINGS))
+    lines = [
+        "## Other readings, seed 0: ARI, accuracy %",
+        "",
+        "| | " + " | ".join(f"{name} {setting}" for name, setting in cells) + " |",
+        "|---" * (len(cells) + 1) + "|",
+    ]
+    for label in sorted([*KINDS, *VARIANTS], key=lambda label: (KINDS.index(label.split()[0]), label)):
+        columns = [METHODS[label].about.title if label in METHODS else f"*{label}*"]
+        for name, setting in cells:
+            wanted = (name, setting, label, 0)
+            found = [r for r in records if (r["dataset"], r["setting"], r["label"], r["seed"]) == wanted]
+            columns.append(
+                f"{cell([found[0]['ari']])}, {100 * found[0]['accuracy']:.1f}" if found else "not run"
+            )
+        lines.append("| " + " | ".join(columns) + " |")
+    return lines
 
 
 if __name__ == "__main__":
@@ -143,7 +214,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.what == "table":
         (RESULTS / "methods.md").write_text(table(options.out))
-        print(RESULTS / "methods.md")
+        print(RESULTS / "methods.md", *overview(read(options.out)), sep="\n")
     else:
         todo = jobs(options.what, options.datasets, options.seeds)
         run(todo, options.shard, options.out, choose_device(options.device))

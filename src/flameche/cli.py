@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from flameche.bench.command import app as bench_app
+from flameche.bench.command import overhead
 from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
 from flameche.errors import FlamecheError
 from flameche.keys import app as keys_app
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench_app, name="bench")
+app.command()(overhead)
 app.add_typer(keys_app, name="keys")
 
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
@@ -33,6 +35,13 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Only this seed."
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def usable_schemes(needs: str, family: str) -> str:
+    """Tell under which schemes a method runs: metadata go under all, updates under two."""
+    if needs == "terms":
+        return "plain"
+    return "all" if family == "metadata" else "plain; updates: secagg, ckks"
 
 
 LETTERS = (
@@ -151,7 +160,7 @@ def methods(as_json: JsonOption = False) -> None:
             "name": m.about.title,
             "family": m.about.family,
             "server sees": m.about.needs,
-            "schemes": "all" if m.about.needs == "sums" else "plain",
+            "schemes": usable_schemes(m.about.needs, m.about.family),
             "clients upload": m.about.uploads,
             "server work": m.about.server,
             "client work": m.about.client,

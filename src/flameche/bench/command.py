@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flameche.errors import StoreError
+from flameche.bench.tables import TextTable
+from flameche.errors import BadInput, StoreError
 
 app = typer.Typer(help="Measure against reference implementations, in one run.", no_args_is_help=True)
 
@@ -43,16 +44,60 @@ def crypto(
         task = bar.add_task("crypto", total=None)
         found = measure(plan, lambda what, i, n: bar.update(task, description=what, completed=i, total=n))
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "bench-crypto.json").write_text(json.dumps(found, indent=1) + "\n")
-            (out / "bench-crypto.md").write_text(markdown(found))
-        except OSError as error:
-            raise StoreError(f"--out {out}: cannot be written ({error.strerror})") from error
+        _write(out, "bench-crypto", found, markdown(found))
     if as_json:
         print(json.dumps(found, indent=1))
     else:
-        _show(found)
+        from flameche.bench.tables import all_tables, heading
+
+        _show(heading(found), all_tables(found))
+
+
+def overhead(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods to measure; all by default.", metavar="METHOD")
+    ] = None,
+    most: Annotated[int, typer.Option("--clients", help="The largest number of clients.", min=100)] = 1600,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Rounds; all clients are seen after five.", min=5)
+    ] = 10,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write overhead.json and overhead.md here.")
+    ] = None,
+) -> None:
+    """Measure what each method costs beyond FedAvg, for growing N and K, and fit the growth."""
+    from flameche.bench.overhead import Grid, measure
+    from flameche.bench.overhead_tables import overhead_markdown, overhead_tables
+    from flameche.methods import METHODS
+
+    unknown = [kind for kind in methods or [] if kind not in METHODS]
+    if unknown:
+        raise BadInput(f"there is no method '{unknown[0]}'; known are {', '.join(METHODS)}")
+    kinds = methods or [kind for kind in METHODS if kind not in ("fedavg", "oracle")]
+    grid = Grid(clients=(*(n for n in Grid().clients if n < most), most), rounds=rounds)
+    with _progress() as bar:
+        task = bar.add_task("overhead", total=None)
+        found = measure(
+            kinds, grid, lambda what, i, n: bar.update(task, description=what, completed=i, total=n)
+        )
+    if out is not None:
+        _write(out, "overhead", found, overhead_markdown(found))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        _show([], overhead_tables(found))
+
+
+def _write(out: Path, name: str, found: dict[str, Any], page: str) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (out / f"{name}.md").write_text(page)
+    except OSError as error:
+        raise StoreError(f"--out {out}: cannot be written ({error.strerror})") from error
 
 
 def _progress() -> Any:
@@ -63,14 +108,12 @@ def _progress() -> Any:
     return Progress(*columns, console=log, disable=not log.is_terminal, transient=True)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(head: list[str], tables: list[TextTable]) -> None:
     """Print all tables, for windows of 100 columns."""
-    from flameche.bench.tables import all_tables, heading
-
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    for line in heading(found):
+    for line in head:
         console.print(line)
-    for made in all_tables(found):
+    for made in tables:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for i, key in enumerate(made.rows[0]):
             table.add_column(key, justify="right" if i else "left", no_wrap=not i)

@@ -6,7 +6,8 @@ Web 2023.
 Deviations:
 - How K centres begin is left open. `start = "kmeans"`: the first round's participants train from the shared
   initial model and k-means over their weights gives the centres. "different": K initial models of their own;
-  "shared": K copies of one. In these a newcomer first trains from a random centre, which stays its nearest.
+  "shared": K copies of one. In these a newcomer first trains from a random centre, and hardly any client
+  ever leaves the centre it first joined (measured: ARI 0).
 - A client that takes part for the first time has no weights yet: it trains once more, and is charged for it.
 - Distances are taken over all parameters; `layer` names one layer, as in the original code.
 - Centres are unweighted averages; one that nobody chose keeps its place.
@@ -61,7 +62,7 @@ class Fesem:
             self._seed(participants)
         with self.world.ledger.clock("server", "clustering"):
             away = distances(self.local.pick(participants), self.models, self.part)
-            nearest: Ints = np.argmin(away, axis=1)
+            nearest: Ints = np.argmin(np.where(np.isnan(away), np.inf, away), axis=1)
         self.assignment[participants] = nearest
         trained = self.world.train(self.models, nearest, participants, r)
         self.local = self.local.with_rows(participants, trained)

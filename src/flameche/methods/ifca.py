@@ -17,7 +17,7 @@ import numpy as np
 
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
 
-NOTHING_HELD = "IFCA chose its initialisation by training accuracy: data.holdout is 0"
+NOTHING_HELD = "IFCA chose its initialisation by training accuracy where clients hold nothing back"
 
 
 class Ifca:
@@ -28,7 +28,7 @@ class Ifca:
         "client-side",
         "sums",
         "assignment, model, for each restart",
-        client="R·K·M",
+        client="S·R·K·M, S-1 trainings a round",
         up="(S-1)·R·M",
         down="S·R·K·M",
     )
@@ -73,8 +73,10 @@ class Ifca:
         clients = np.tile(participants, self.restarts)
         with self.world.ledger.clock("client", "tuning"):
             _, accuracy = self.world.trainer.judge(self.models, pick, clients, "held")
-            if np.isnan(accuracy).any():
-                _, accuracy = self.world.trainer.judge(self.models, pick, clients, "train")
+            none = np.isnan(accuracy)
+            if none.any():
+                _, known = self.world.trainer.judge(self.models, pick[none], clients[none], "train")
+                accuracy[none] = known
                 if NOTHING_HELD not in self.world.notes:
                     self.world.notes.append(NOTHING_HELD)
         self.validation[:, participants] = accuracy.reshape(self.restarts, -1)

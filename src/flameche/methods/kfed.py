@@ -25,7 +25,7 @@ class KFed(OneShot):
     """Farthest-first seeds, then Lloyd's iterations to the end."""
 
     about: ClassVar[About] = About(
-        "K-Fed", "metadata", "terms", "class means once; model", server="N·K·d", client="–", up="d"
+        "K-Fed", "metadata", "terms", "class means once; model", server="N·K·d", client="class means", up="d"
     )
 
     def __init__(self, world: World, *, clusters: int = 4) -> None:
