@@ -16,6 +16,7 @@ import numpy as np
 from flameche.bench.machine import machine, packages
 from flameche.bench.stand_in import CLASSES, SHAPE, StandInTrainer, planted_federation
 from flameche.crypto.plain import Plain
+from flameche.errors import BadInput
 from flameche.metadata.extractors import ClientSamples, Metadata, class_means
 from flameche.methods import METHODS
 from flameche.methods.base import Ints, Method, World
@@ -53,6 +54,8 @@ def measure(methods: Sequence[str], grid: Grid, progress: Progress | None = None
     """Measure methods over a grid; give rows and growth exponents, ready for JSON."""
     prepare_torch("cpu", 1)
     kinds = [kind for kind in methods if kind != "fedavg"]
+    if not kinds:
+        raise BadInput("overhead is measured beyond FedAvg's; name another method")
     jobs = [(n, k, kind) for n, k in grid.points() for kind in kinds]
     for kind in kinds:
         _play(kind, 4 * SHARE, 2, SHARE)  # what is slow only the first time
@@ -116,7 +119,7 @@ def _play(kind: str, clients: int, clusters: int, rounds: int) -> dict[str, floa
         rounds=rounds,
         seed=0,
         trainer=trainer,
-        ledger=Ledger(clients),
+        ledger=Ledger(clients, time.process_time),  # whoever else is on the machine
         scheme=Plain(),
         extract=extract,
         samples=lambda: samples,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
+from flameche.errors import BadInput
 from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.hidden import HiddenSums
@@ -58,6 +59,11 @@ class World:
     def has_metadata(self) -> bool:
         """Tell whether metadata were asked for."""
         return self.known_metadata is not None
+
+    @property
+    def keeps_terms(self) -> bool:
+        """Tell whether the server can sum old terms again; masks live one session only."""
+        return not isinstance(self.scheme, SecAgg)
 
     def truth(self, why: str) -> Ints:
         """Give the true groups [C]; the ledger remembers that it was asked for."""
@@ -136,6 +142,11 @@ class World:
                 opened[k] = True
         self.ledger.summed("model", np.bincount(cluster, minlength=len(previous)) > 0, opened)
         return models
+
+    def refuse_diverged(self, models: Models, what: str) -> None:
+        """Stop with one line where models to be compared hold NaN."""
+        if not models.finite:
+            raise BadInput(f"{what}: training diverged (NaN or infinite weights); lower training.lr")
 
     def sums(
         self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"], hidden: bool = False

@@ -53,6 +53,7 @@ class FedGroup:
         self.cold = world.initial_models(0)  # models of the cold start, of these clients:
         self.cold_clients: Ints = np.zeros(0, np.int64)
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
+        self.filled = np.ones(clusters, bool)  # groups that the cold start gave members
 
     def round(self, r: int, participants: Ints) -> bool:
         """Collect first models, or train inside groups."""
@@ -79,12 +80,14 @@ class FedGroup:
 
     def _group(self) -> None:
         """Group the cold start's clients; a group begins from the mean of its members' models."""
+        self.world.refuse_diverged(self.cold, "FedGroup's cold start")
         with self.world.ledger.clock("server", "clustering"):
             features = edc(self.cold.minus(self.initial), self.clusters)
             seed = stream_seed(self.world.seed, "fedgroup") % 2**32
             means = KMeans(min(self.clusters, len(features)), n_init=10, random_state=seed)
             group = means.fit_predict(features).astype(np.int64)
         self.assignment[self.cold_clients] = group
+        self.filled = np.bincount(group, minlength=self.clusters) > 0
         self._take(self.world.average(self.models, self.cold, group, self.cold_clients))
         self.direction = self.models.pick(np.arange(self.clusters)).minus(self.initial)
         self.cold = self.world.initial_models(0)
@@ -95,31 +98,35 @@ class FedGroup:
             near = cosines(first, self.models.pick(np.arange(self.clusters)))
         else:
             near = cosines(first.minus(self.initial), self.direction)
-        nearest: Ints = np.argmin((1 - near) / 2, axis=1)
+        nearest: Ints = np.argmin(np.where(self.filled, (1 - near) / 2, np.inf), axis=1)
         return nearest
 
     def _take(self, models: Models) -> None:
         """Keep the groups' models, and below them their mean."""
         groups, last = models.pick(np.arange(self.clusters)), models.pick(np.array([self.clusters]))
-        self.models = groups.joined(average(last, groups, np.zeros(self.clusters, np.int64)))
+        filled = groups.pick(np.flatnonzero(self.filled))
+        rule = self.world.trainer.plan.bn_buffers
+        mean = average(last, filled, np.zeros(len(filled), np.int64), buffers=rule)
+        self.models = groups.joined(mean)
 
     def serving(self) -> Ints:
         """Serve each client its group's model, or the mean."""
         return np.where(self.assignment == UNSEEN, self.clusters, self.assignment)
 
     def finish(self) -> Outcome:
-        """Report the groups."""
-        return Outcome(self.assignment)
+        """Have no last E-step."""
+        return Outcome()
 
     def state(self) -> Arrays:
         """Give the cold start's models and the groups' directions."""
         parts = {"cold": self.cold, "direction": self.direction}
         arrays = {f"{name}/{key}": v for name, m in parts.items() for key, v in m.to_arrays().items()}
-        return {"cold_clients": self.cold_clients, **arrays}
+        return {"cold_clients": self.cold_clients, "filled": self.filled, **arrays}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.cold_clients = arrays["cold_clients"].astype(np.int64)
+        self.filled = arrays["filled"].astype(bool)
         for name in ("cold", "direction"):
             own = {key: arrays[f"{name}/{key}"] for key in ("params", "buffers")}
             setattr(self, name, self.initial.from_arrays(own))

@@ -8,6 +8,8 @@ Deviations:
   initial model and k-means over their weights gives the centres. "different": K initial models of their own;
   "shared": K copies of one. In these a newcomer first trains from a random centre, and hardly any client
   ever leaves the centre it first joined (measured: ARI 0).
+- With "kmeans", newcomers of later rounds train from the *initial* model; a random centre does worse. Centres
+  have moved on by then, so that some newcomers join the one that moved least.
 - A client that takes part for the first time has no weights yet: it trains once more, and is charged for it.
 - Distances are taken over all parameters; `layer` names one layer, as in the original code.
 - Centres are unweighted averages; one that nobody chose keeps its place.
@@ -78,6 +80,7 @@ class Fesem:
     def _seed(self, clients: Ints) -> None:
         """Begin from the centres that k-means finds among the first weights."""
         own = self.local.pick(clients)
+        self.world.refuse_diverged(own, "FeSEM's first weights")
         with self.world.ledger.clock("server", "clustering"):
             seed = stream_seed(self.world.seed, "fesem") % 2**32
             means = KMeans(min(self.clusters, len(clients)), n_init=10, random_state=seed)
@@ -89,8 +92,8 @@ class Fesem:
         return np.where(self.assignment == UNSEEN, self.first, self.assignment)
 
     def finish(self) -> Outcome:
-        """Report the last assignments."""
-        return Outcome(self.assignment)
+        """Have no last E-step."""
+        return Outcome()
 
     def state(self) -> Arrays:
         """Give every client's last weights."""

@@ -44,11 +44,9 @@ class Ifca:
 
     def round(self, r: int, participants: Ints) -> bool:
         """Choose, train and average in every start; tell that nobody was redistributed."""
-        sealed, every = self.world.updates.model_bytes if self.world.updates else 0, range(self.restarts)
-        size = sealed or self.world.model_bytes(self.models)
-        self.world.ledger.received("model", participants, size * len(self.models))
+        self.world.ledger.received("model", participants, self._size() * len(self.models))
         with self.world.ledger.clock("client", "clustering"):
-            choice = np.stack([self._choose(participants, s) for s in every])  # [S n]
+            choice = np.stack([self._choose(participants, s) for s in range(self.restarts)])  # [S n]
         pick = (choice + np.arange(self.restarts)[:, None] * self.clusters).ravel()
         clients = np.tile(participants, self.restarts)
         trained = self.world.train(self.models, pick, clients, r, fetched=True)
@@ -60,6 +58,11 @@ class Ifca:
         self.assignment = self.choice[self.best].copy()
         return False
 
+    def _size(self) -> int:
+        """Count the bytes of one model on its way down."""
+        sealed = self.world.updates.model_bytes if self.world.updates else 0
+        return sealed or self.world.model_bytes(self.models)
+
     def _choose(self, clients: Ints, start: int) -> Ints:
         """Let clients [n] take the model of a start with the lowest training loss [n]."""
         pick = np.tile(np.arange(self.clusters), len(clients)) + start * self.clusters
@@ -69,8 +72,12 @@ class Ifca:
         return lowest
 
     def _validate(self, pick: Ints, participants: Ints) -> None:
-        """Judge every start by its participants' latest accuracies, of which the server sees the mean."""
+        """Judge every start by the mean of all clients' latest accuracies.
+
+        That is a sum: a participant sends the change of its own. It fetches its averaged models for it.
+        """
         clients = np.tile(participants, self.restarts)
+        self.world.ledger.received("tuning", participants, self._size() * self.restarts)
         with self.world.ledger.clock("client", "tuning"):
             _, accuracy = self.world.trainer.judge(self.models, pick, clients, "held")
             none = np.isnan(accuracy)

@@ -20,8 +20,8 @@ class OneShot:
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.seen = np.zeros(world.clients, bool)
 
-    def summary_numbers(self) -> int:
-        """Count the numbers in a client's summary."""
+    def summary_numbers(self) -> Ints:
+        """Count the numbers in each client's summary [C]."""
         raise NotImplementedError
 
     def partition(self) -> Ints:
@@ -36,7 +36,7 @@ class OneShot:
     def round(self, r: int, participants: Ints) -> bool:
         """Train and average; split the model when the last client has been seen."""
         new = participants[~self.seen[participants]]
-        self.world.ledger.sent("metadata", new, 4 * self.summary_numbers())
+        self.world.ledger.sent("metadata", new, 4 * self.summary_numbers()[new])
         self.seen[participants] = True
         part = self.serving()[participants]
         trained = self.world.train(self.models, part, participants, r)
@@ -46,6 +46,9 @@ class OneShot:
         with self.world.ledger.clock("server", "clustering"):
             self.assignment = self.partition()
         self.models = self.models.pick(np.zeros(int(self.assignment.max()) + 1, np.int64))
+        self.world.notes.append(
+            f"clustered once, after round {r}, when all clients had been seen; FedAvg before"
+        )
         return True
 
     def serving(self) -> Ints:
@@ -54,6 +57,9 @@ class OneShot:
 
     def finish(self) -> Outcome:
         """Report the clusters, if it came to that."""
+        if not self.seen.all():
+            waiting = int((~self.seen).sum())
+            self.world.notes.append(f"no clustering: {waiting} of {len(self.seen)} clients never took part")
         return Outcome(self.assignment if self.clusters > 1 else None)
 
     def state(self) -> Arrays:

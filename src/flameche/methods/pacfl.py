@@ -54,9 +54,11 @@ class Pacfl(OneShot):
             blocks = subspaces(world.samples(), components).phi
         self.bases: Floats = blocks.reshape(len(blocks), blocks.shape[1] * components, -1)
 
-    def summary_numbers(self) -> int:
-        """Count the numbers of all singular vectors."""
-        return int(self.bases[0].size)
+    def summary_numbers(self) -> Ints:
+        """Count the numbers of all singular vectors; there are fewer where samples are few."""
+        vectors = (np.abs(self.bases).sum(axis=2) > 0).sum(axis=1)
+        numbers: Ints = vectors * self.bases.shape[2]
+        return numbers
 
     def partition(self) -> Ints:
         """Cut the tree at the wanted number of clusters, or where distances pass alpha."""

@@ -4,7 +4,7 @@ Zeng et al., "Stochastic clustered federated learning", 2023; and its journal ve
 
 Deviations:
 - A client's first update is made by SGD, as published. With the Adam of all methods (`first = "adam"`) they
-  are noisier: means of different groups are then more alike than two clients of one group, and all merge.
+  are noisier: means of different groups can then be more alike than two clients of one group, and merge.
 - Without `threshold`, one is searched at which all clients' similarities fall into `clusters` parts, as
   the FLAMECHE paper does: knowledge that a federation with partial participation has not. The ledger says so.
 """
@@ -22,7 +22,7 @@ from flameche.training.models import average
 from flameche.training.trainer import Pull
 
 FIRST_LR = 0.01  # of the SGD behind first updates, whose directions count
-SEARCHED = "the number of clusters, for a threshold searched on all clients' similarities"
+SEARCHED = "all clients' first updates, to search the threshold"
 
 
 class StoCfl:
@@ -115,8 +115,8 @@ class StoCfl:
         return np.where(self.assignment == UNSEEN, 0, 1 + self.assignment)
 
     def finish(self) -> Outcome:
-        """Report the clusters."""
-        return Outcome(self.assignment)
+        """Have no last E-step."""
+        return Outcome()
 
     def state(self) -> Arrays:
         """Give the threshold and every client's first update."""
@@ -140,7 +140,7 @@ def merge_order(similar: Floats, sizes: Ints, threshold: float) -> Ints:
     above, right = np.triu_indices(len(similar), 1)
     order = np.argsort(-similar[above, right], kind="stable")
     for a, b in zip(above[order].tolist(), right[order].tolist(), strict=True):
-        if similar[a, b] < threshold:
+        if not similar[a, b] >= threshold:  # nor where it is NaN
             break
         one, other = int(heir[a]), int(heir[b])
         if one == other:

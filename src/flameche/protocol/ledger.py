@@ -6,7 +6,7 @@ It is what makes the trade between computation, communication and privacy a meas
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -20,8 +20,8 @@ Ints = NDArray[np.int64]
 class Ledger:
     """Counts, over all clients of a run."""
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
+    def __init__(self, clients: int, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.clients, self.timer = clients, timer
         self.up: dict[str, Ints] = {}
         self.down: dict[str, Ints] = {}
         self.seconds: dict[str, float] = {}
@@ -61,12 +61,12 @@ class Ledger:
             yield
             return
         self._running = True
-        start = time.perf_counter()
+        start = self.timer()
         try:
             yield
         finally:
             self._running = False
-            self.add(side, what, time.perf_counter() - start)
+            self.add(side, what, self.timer() - start)
 
     def add(self, side: Side, what: str, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""
@@ -124,7 +124,7 @@ class Ledger:
         self.up = {what: np.array(parts, np.int64) for what, parts in state["up"].items()}
         self.down = {what: np.array(parts, np.int64) for what, parts in state["down"].items()}
         self.seconds = dict(state["seconds"])
-        self.asked, self.held_back = dict(state["asked"]), dict(state["held_back"])
+        self.asked, self.held_back = dict(state.get("asked", {})), dict(state.get("held_back", {}))
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
 

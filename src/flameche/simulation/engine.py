@@ -120,16 +120,21 @@ def simulate(
         accuracy = _score(method, world)
     with world.ledger.muted():  # the simulator's own measurement, no part of the cost
         outcome = method.finish()
+    away = int((method.assignment == UNSEEN).sum())
+    if 0 < away < world.clients:
+        world.notes.append(
+            f"ARI is over {world.clients - away} of {world.clients} clients; the others have no cluster yet"
+        )
     played = np.zeros(world.clients, np.int64)
     for record in records:
         played[record["participants"]] += 1
     return Result(
         rounds=records,
         outcome=outcome,
-        ari=_ari(world.group, method.assignment, method.clusters),
+        ari=_ari(method, world.group, method.assignment),
         ari_final=float("nan")
         if outcome.assignment is None
-        else _ari(world.group, outcome.assignment, method.clusters),
+        else _ari(method, world.group, outcome.assignment),
         accuracy=accuracy,
         wall_s=time.perf_counter() - start,
         participations=played,
@@ -141,10 +146,10 @@ def _score(method: Method, world: World) -> NDArray[np.float64]:
         return world.trainer.accuracy(method.models, method.serving())
 
 
-def _ari(group: Ints, assignment: Ints, clusters: int) -> float:
-    """Compare with the truth over the clients that have a cluster; NaN for a method without clusters."""
+def _ari(method: Method, group: Ints, assignment: Ints) -> float:
+    """Compare with the truth over the clients that have a cluster; NaN for a method that does not cluster."""
     known = assignment != UNSEEN
-    if clusters < 2 or known.sum() < 2:
+    if known.sum() < 2 or (method.clusters < 2 and method.about.family == "–"):
         return float("nan")
     return float(adjusted_rand_score(group[known], assignment[known]))
 
@@ -156,7 +161,7 @@ def _describe(
     return {
         "round": r,
         "accuracy": float(accuracy.mean()),
-        "ari": _ari(world.group, method.assignment, method.clusters),
+        "ari": _ari(method, world.group, method.assignment),
         "sizes": np.bincount(known, minlength=method.clusters).tolist(),
         "participants": chosen.tolist(),
         "assignment": method.assignment.tolist(),
@@ -173,7 +178,9 @@ def _checkpoint(method: Method, world: World, r: int, wall_s: float) -> Checkpoi
     arrays |= {f"models/{key}": value for key, value in method.models.to_arrays().items()}
     arrays["assignment"] = method.assignment
     frozen = {key: value.copy() for key, value in arrays.items()}  # the run goes on and changes its own
-    return Checkpoint(r, frozen, world.ledger.state(), wall_s)
+    sealed = world.updates.model_bytes if world.updates else 0
+    ledger = {**world.ledger.state(), "notes": world.notes, "model_bytes": sealed}
+    return Checkpoint(r, frozen, ledger, wall_s)
 
 
 def _restore(method: Method, world: World, checkpoint: Checkpoint) -> None:
@@ -185,3 +192,6 @@ def _restore(method: Method, world: World, checkpoint: Checkpoint) -> None:
     method.models = method.models.from_arrays(under("models/"))
     method.assignment = checkpoint.arrays["assignment"].astype(np.int64)
     world.ledger.restore(checkpoint.ledger)
+    world.notes[:] = dict.fromkeys([*world.notes, *checkpoint.ledger.get("notes", [])])
+    if world.updates:
+        world.updates.model_bytes = checkpoint.ledger.get("model_bytes", 0)

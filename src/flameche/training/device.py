@@ -29,6 +29,12 @@ def prepare_torch(device: str, threads: int = 1) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
+def finish(device: str) -> None:
+    """Wait until the device has done what it was given, so that clocks tell the truth."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def usable_cores() -> int:
     """Count the cores this process may use, which in a container are fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):

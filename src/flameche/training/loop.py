@@ -13,6 +13,7 @@ from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
+from flameche.training.device import finish
 from flameche.training.models import Models, read_module, split_like, write_module
 from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan, batches
 
@@ -94,6 +95,7 @@ class LoopTrainer:
                 # Dropout and the like draw from torch's own generator.
                 torch.manual_seed(stream_seed(self.seed, "forward", round, i) % 2**63)
                 trained.append(self._train_one(models, k, i, round, pull, sgd))
+        finish(self.device)
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
     def _train_one(
@@ -119,8 +121,8 @@ class LoopTrainer:
             loss.backward()  # type: ignore[no-untyped-call]
             if pull:
                 for weight, target in zip(weights, targets, strict=True):
-                    assert weight.grad is not None
-                    weight.grad.add_(weight.detach() - target, alpha=pull.strength)
+                    if weight.grad is not None:
+                        weight.grad.add_(weight.detach() - target, alpha=pull.strength)
             optimiser.step()
         params, buffers = read_module(self.model)
         if self._local is not None:

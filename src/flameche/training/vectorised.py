@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
+from flameche.training.device import finish
 from flameche.training.loop import LoopTrainer, OnDevice, flip_and_crop
 from flameche.training.models import Models
 from flameche.training.stacked import StackedModule
@@ -34,6 +35,10 @@ class VectorisedTrainer(LoopTrainer):
         super().__init__(*args, **options)
         self._width = width or max(1, TRAIN_WEIGHTS // len(self._initial[0]))
         self._stacked = StackedModule(self.model)
+        # 1 for weights that are trained, 0 for frozen ones [P]
+        self._free = torch.cat(
+            [torch.full_like(w.detach().flatten(), float(w.requires_grad)) for w in self.model.parameters()]
+        )
 
     def train(
         self,
@@ -50,6 +55,7 @@ class VectorisedTrainer(LoopTrainer):
             self._train_stack(models.pick(pick[a : a + width]), clients[a : a + width], round, pull, sgd)
             for a in range(0, len(clients), width)
         ]
+        finish(self.device)
         return Models(torch.cat([p.params for p in parts]), torch.cat([p.buffers for p in parts]))
 
     def _train_stack(
@@ -124,7 +130,7 @@ class VectorisedTrainer(LoopTrainer):
         loss = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
         (grad,) = torch.autograd.grad(loss, leaf)
         if pull:
-            grad.add_(params - pull.target.params[0], alpha=pull.strength)
+            grad.add_((params - pull.target.params[0]) * self._free, alpha=pull.strength)
         buffers.copy_(stats)
         if sgd is None:
             adam(params, m, v, t, grad, self.plan.lr)
