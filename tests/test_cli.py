@@ -21,6 +21,7 @@ batch = 32
 threads = 1
 [method]
 kind = "flameche"
+mode = "paper"
 tau = 2
 """
 

@@ -80,6 +80,7 @@ CHANGES: dict[str, Any] = {
     "method.tau": 0,
     "method.empty": "seen",
     "method.init": "vectors",
+    "method.mode": "paper",
     "method.m_step": "participants",
     "method.unit_norm": True,
     "method.missing": "zero",
@@ -99,16 +100,21 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
 }
 KINDS = "flameche, fedavg, oracle, ifca, fesem, fedgroup, stocfl, kfed, pacfl"
 WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
-ONLY_ONE_CHOICE = {"method.mode"}
+NEEDED_BY: dict[str, dict[str, Any]] = {
+    **{f"method.{key}": {"method": {"mode": "paper"}} for key in FlamecheConfig.PAPER_ONLY},
+    "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
+}
 
 
-NEEDED_BY = {"method.hide_assignments": {"scheme": {"kind": "bfv", "updates": "ckks"}}}
+def unchanged(key: str) -> Experiment:
+    return parse(**NEEDED_BY.get(key, {}))
 
 
 def changed(key: str, value: Any) -> Experiment:
     section, _, leaf = key.rpartition(".")
-    tables = {section: {leaf: value}} if section else {leaf: value}
-    return parse(**{**NEEDED_BY.get(key, {}), **tables})
+    needed = NEEDED_BY.get(key, {})
+    tables = {section: {**needed.get(section, {}), leaf: value}} if section else {leaf: value}
+    return parse(**{**needed, **tables})
 
 
 def all_keys() -> set[str]:
@@ -126,13 +132,13 @@ def all_keys() -> set[str]:
 
 
 def test_the_tables_of_changes_below_cover_every_key_there_is() -> None:
-    assert CHANGES.keys() | WITHOUT_INFLUENCE.keys() | ONLY_ONE_CHOICE == all_keys()
+    assert CHANGES.keys() | WITHOUT_INFLUENCE.keys() == all_keys()
 
 
 @pytest.mark.parametrize("key", CHANGES)
 def test_the_hash_depends_on_every_key_that_determines_a_result(key: str) -> None:
-    assert changed(key, CHANGES[key]) != parse()
-    assert config_hash(changed(key, CHANGES[key])) != config_hash(parse())
+    assert changed(key, CHANGES[key]) != unchanged(key)
+    assert config_hash(changed(key, CHANGES[key])) != config_hash(unchanged(key))
 
 
 @pytest.mark.parametrize("kind", OF_OTHER_METHODS)
@@ -172,7 +178,18 @@ def test_the_hash_ignores_name_seeds_and_threads(key: str) -> None:
 
 def test_the_hash_is_twelve_hex_digits_and_stays_the_same_over_releases() -> None:
     # Results on disk are found by it: a change here orphans every stored run.
-    assert config_hash(parse()) == "0799d55940d7"
+    assert config_hash(parse(method={"mode": "paper"})) == "0799d55940d7"
+    assert config_hash(parse()) == "8d6d6392ee99"
+
+
+def test_the_mode_is_in_the_hash_unless_it_is_the_papers_which_was_once_the_default() -> None:
+    for options in ({}, {"clusters": 3}, {"m_step": "participants"}):
+        robust, paper = (config_hash(parse(method={"mode": m, **options})) for m in ("robust", "paper"))
+        assert robust == config_hash(parse(method=options)) != paper
+    # of experiments on disk, as they were hashed when "paper" was the only mode
+    assert config_hash(parse(method={"mode": "paper", "clusters": 3})) == "1382862b75dd"
+    assert config_hash(parse(method={"mode": "paper", "tau": 0})) == "f3c8fc8735de"
+    assert config_hash(parse(method={"kind": "fedavg"})) == "f33d9111c67c"
 
 
 @pytest.mark.parametrize("key", [*CHANGES, *WITHOUT_INFLUENCE])
@@ -181,6 +198,7 @@ def test_every_key_survives_the_round_trip_through_toml(key: str) -> None:
     assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
 
 
+MODES = ["robust", "paper"]
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
@@ -190,7 +208,8 @@ def descriptions(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(["flameche", "fedavg", "oracle"]))
     method: dict[str, Any] = {"kind": kind}
     if kind == "flameche":
-        method |= {"clusters": draw(st.integers(1, sum(sizes))), "unit_norm": draw(st.booleans())}
+        method |= {"clusters": draw(st.integers(1, sum(sizes))), "mode": draw(st.sampled_from(MODES))}
+        method |= {"unit_norm": draw(st.booleans())} if method["mode"] == "paper" else {}
     return {
         "name": draw(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)),
         "seeds": draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, unique=True)),
@@ -243,7 +262,7 @@ json_like = st.recursive(
 
 
 @unhurried
-@given(st.sampled_from([*CHANGES, *WITHOUT_INFLUENCE, *ONLY_ONE_CHOICE]), json_like)
+@given(st.sampled_from([*CHANGES, *WITHOUT_INFLUENCE]), json_like)
 def test_any_value_is_taken_or_refused_in_one_line_that_names_its_key(key: str, value: Any) -> None:
     message = ""
     try:
@@ -256,10 +275,10 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_its_key(key: str, 
 # Reading
 
 
-def test_an_empty_description_but_for_its_name_is_the_papers_method_on_digits() -> None:
+def test_an_empty_description_but_for_its_name_is_robust_flameche_on_digits() -> None:
     experiment = parse()
     assert experiment.data.dataset == "digits"
-    assert experiment.method == FlamecheConfig(clusters=4, tau=10)
+    assert experiment.method == FlamecheConfig(clusters=4, mode="robust")
     assert experiment.seeds == (0,)
     assert experiment.participants == 20
 
@@ -447,6 +466,41 @@ def test_keys_that_contradict_each_other_are_both_named(tables: dict[str, Any], 
     assert refusal(**tables) == message
 
 
+def of_the_paper(key: str) -> str:
+    return f'method.{key} belongs to method.mode = "paper"; the mode is "robust"'
+
+
+@pytest.mark.parametrize("key", FlamecheConfig.PAPER_ONLY)
+def test_the_papers_own_keys_are_refused_in_robust_mode_but_for_their_defaults(key: str) -> None:
+    for mode in ({}, {"mode": "robust"}):
+        assert refusal(method={**mode, key: CHANGES[f"method.{key}"]}) == of_the_paper(key)
+    default = FlamecheConfig.model_fields[key].default
+    assert parse(method={key: default}) == parse()
+
+
+def test_every_option_but_the_clusters_and_the_m_step_is_the_papers_own() -> None:
+    assert {"kind", "mode", "clusters", "m_step", *FlamecheConfig.PAPER_ONLY} == set(
+        FlamecheConfig.model_fields
+    )
+
+
+def test_decayed_sums_are_for_robust_mode_and_for_sums_that_the_server_opens() -> None:
+    for kind in ("plain", "secagg"):
+        assert parse(method={"m_step": "decayed"}, scheme={"kind": kind}).method.m_step == "decayed"
+        message = refusal(method={"mode": "paper", "m_step": "decayed"}, scheme={"kind": kind})
+        assert message == 'method.m_step = "decayed" belongs to method.mode = "robust"'
+    for kind in ("bfv", "ckks", "ckks-paper", "paillier"):
+        message = refusal(method={"m_step": "decayed"}, scheme={"kind": kind})
+        assert message.startswith('method.m_step = "decayed" needs sums that the server opens; ')
+        assert f'scheme.kind = "{kind}"' in message and message.endswith('take m_step = "seen"')
+
+
+def test_a_mode_that_does_not_exist_is_met_with_those_that_do() -> None:
+    assert refusal(method={"mode": "papers"}) == (
+        "method.mode = \"papers\": must be one of robust, paper; did you mean 'paper'?"
+    )
+
+
 def test_a_contradiction_is_a_config_error_in_the_library_too() -> None:
     with pytest.raises(ConfigError, match="must not exceed"):
         DataConfig(groups=6, clients=5)
@@ -528,17 +582,25 @@ def test_an_inline_table_is_merged_key_by_key() -> None:
 
 
 def test_another_method_drops_the_files_keys_that_it_does_not_know() -> None:
-    method = {"kind": "flameche", "clusters": 3, "tau": 5}
+    method = {"kind": "flameche", "mode": "paper", "clusters": 3, "tau": 5}
     assert parse("method.kind=oracle", method=method).method == OracleConfig()
     assert parse("method.kind=fedavg", method={"clusters": 3}).method == FedavgConfig()
     assert parse("method={kind='fedavg'}", method=method).method == FedavgConfig()
 
 
 def test_the_same_method_keeps_the_files_keys() -> None:
-    assert parse("method.kind=flameche", method={"kind": "flameche", "tau": 5}).method == FlamecheConfig(
-        tau=5
-    )
+    method = {"kind": "flameche", "mode": "paper", "tau": 5}
+    assert parse("method.kind=flameche", method=method).method == FlamecheConfig(mode="paper", tau=5)
     assert "method.tau" in refusal("method.kind=oracle", method={"kind": "oracle", "tau": 5})
+
+
+def test_an_override_of_a_papers_key_needs_the_papers_mode_from_the_file_or_another_override() -> None:
+    paper = FlamecheConfig(mode="paper", tau=0)
+    assert parse("method.tau=0", method={"mode": "paper", "tau": 5}).method == paper
+    assert parse("method.tau=0", "method.mode=paper").method == paper
+    assert parse("method.mode=paper", method={"tau": 0}).method == paper
+    assert refusal("method.tau=0") == of_the_paper("tau")
+    assert refusal("method.mode=robust", method={"mode": "paper", "tau": 5}) == of_the_paper("tau")
 
 
 def test_another_metadata_kind_keeps_the_keys_that_it_shares() -> None:
@@ -619,6 +681,6 @@ def test_reading_an_experiment_needs_no_torch_and_no_other_part_of_flameche(modu
     ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
     siblings = {
         f"flameche.experiments.{name}"
-        for name in ("method_tables", "overrides", "schema", "tables", "wording")
+        for name in ("agreement", "method_tables", "overrides", "schema", "tables", "wording")
     }
     assert ours <= {"flameche.errors", *siblings}

@@ -157,7 +157,7 @@ def test_metadata_summarise_all_samples_or_those_trained_on():
     "change",
     [
         {"method": {"kind": "fedavg"}},
-        {"method": {"kind": "flameche", "missing": "impute"}, "data": {**SMALL["data"], "missing_labels": 2}},
+        {"method": {"mode": "paper", "missing": "impute"}, "data": {**SMALL["data"], "missing_labels": 2}},
         {"training": {**SMALL["training"], "augment": True, "weighting": "samples"}},
         {"training": {**SMALL["training"], "bn_buffers": "local"}, "model": {"kind": "tests.nets:normed"}},
     ],

@@ -18,8 +18,13 @@ from tests.methods.worlds import GROUP, SCHEDULE, partition, planted_world, play
 
 # Every method, with options that lead it through its different ways.
 VARIANTS = {
-    "flameche": ("flameche", {"clusters": 3, "tau": 2}),
-    "flameche, vectors": ("flameche", {"clusters": 3, "tau": 2, "init": "vectors", "m_step": "participants"}),
+    "flameche": ("flameche", {"clusters": 3}),
+    "flameche, decayed": ("flameche", {"clusters": 3, "m_step": "decayed"}),
+    "flameche, paper": ("flameche", {"clusters": 3, "mode": "paper", "tau": 2}),
+    "flameche, vectors": (
+        "flameche",
+        {"clusters": 3, "mode": "paper", "tau": 2, "init": "vectors", "m_step": "participants"},
+    ),
     "fedavg": ("fedavg", {}),
     "oracle": ("oracle", {}),
     "ifca": ("ifca", {"clusters": 3, "restarts": 3}),
@@ -73,10 +78,10 @@ def test_after_every_round_assignments_name_clusters_and_serving_names_models(na
     assert final is None or (final.shape == (12,) and final.max() < method.clusters)
 
 
-# Random centres, IFCA's and FeSEM's, can leave one of three unused, so that two groups stay together.
-CERTAIN = [
-    n for n in VARIANTS if "ifca" not in n and n not in ("fedavg", "fesem, different", "fesem, shared")
-]
+# Random centres, IFCA's and FeSEM's, can leave one of three unused, so that two groups stay together. Robust
+# FLAMECHE needs more than the one or two clients of a group that take part here; it has tests of its own.
+UNCERTAIN = ("fedavg", "fesem, different", "fesem, shared", "flameche", "flameche, decayed")
+CERTAIN = [n for n in VARIANTS if "ifca" not in n and n not in UNCERTAIN]
 
 
 @pytest.mark.parametrize("name", CERTAIN)
@@ -84,7 +89,8 @@ def test_planted_groups_are_found(name):
     method = made(name, planted_world())
     for r in range(1, 13):
         method.round(r, np.array(SCHEDULE[(r - 1) % 6]))
-    assert partition(method.finish().assignment) == partition(GROUP)
+    last = method.finish().assignment  # None without a last E-step
+    assert partition(method.assignment if last is None else last) == partition(GROUP)
 
 
 # What draws at random per client cannot be permuted with the clients: FeSEM's first centres, unless k-means
@@ -92,8 +98,8 @@ def test_planted_groups_are_found(name):
 # clusters depend on clients' places (K-Fed's first device, k-means in FedGroup), partitions compare.
 FREE = {
     **{name: VARIANTS[name] for name in VARIANTS if name not in ("fesem, different", "fesem, shared")},
-    "flameche": ("flameche", {"clusters": 3, "tau": 0}),
-    "flameche, vectors": ("flameche", {"clusters": 3, "tau": 0, "init": "vectors"}),
+    "flameche, paper": ("flameche", {"clusters": 3, "mode": "paper", "tau": 0}),
+    "flameche, vectors": ("flameche", {"clusters": 3, "mode": "paper", "tau": 0, "init": "vectors"}),
 }
 
 
@@ -120,6 +126,7 @@ def test_permuting_clients_permutes_assignments_and_models(name):
     [
         ("oracle", {}),
         ("flameche", {"clusters": 1}),
+        ("flameche", {"clusters": 1, "mode": "paper"}),
         ("ifca", {"clusters": 1, "restarts": 1}),
         ("kfed", {"clusters": 1}),
         ("pacfl", {"clusters": 1, "components": 1}),
@@ -230,11 +237,15 @@ CENTROIDS = 3 * 4 * (30 + 5)
         ("fedavg", {"model": CAME * M}, {"model": CAME * M}),
         ("oracle", {"model": CAME * M}, {"model": CAME * M}),
         (
-            "flameche",
+            "flameche, paper",
             {"model": CAME * M, "metadata": NEW * PHI, "assignment": CAME * 8},
             {"model": CAME * M, "centroids": CAME * CENTROIDS},
         ),
-        ("ifca", {"model": 3 * CAME * M, "assignment": 3 * CAME * 8}, {"model": 9 * CAME * M}),
+        (
+            "ifca",
+            {"model": 3 * CAME * M, "assignment": 3 * CAME * 8},
+            {"model": 9 * CAME * M, "tuning": 3 * CAME * M},
+        ),
         ("ifca, one start", {"model": CAME * M, "assignment": CAME * 8}, {"model": 3 * CAME * M}),
         ("fesem", {"model": (CAME + NEW) * M}, {"model": (CAME + NEW) * M}),
         ("fedgroup", {"model": NEW * M}, {"model": NEW * M}),  # the cold start

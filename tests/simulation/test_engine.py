@@ -77,6 +77,6 @@ def test_records_tell_the_round():
 def test_the_stored_ari_is_over_seen_clients_and_the_final_one_over_all():
     metadata, group = planted_metadata()
     world = clustering_world(metadata, group, rounds=2)
-    result = simulate(Flameche(world), world, 8)
+    result = simulate(Flameche(world, mode="paper"), world, 8)
     assert result.outcome.assignment is not None and len(result.outcome.assignment) == 40
     assert np.isfinite(result.ari) and np.isfinite(result.ari_final)

@@ -83,6 +83,13 @@ def m_step(totals: Floats, previous: Centroids) -> Centroids:
     return Centroids(theta, np.where(held, mass, previous.mass))
 
 
+def class_norm(phi: Floats) -> Floats:
+    """Scale each block of metadata [C B F] to length one; zero stays zero."""
+    length = np.linalg.norm(phi, axis=2, keepdims=True)
+    scaled: Floats = np.divide(phi, length, out=np.zeros_like(phi), where=length > 0)
+    return scaled
+
+
 def unit_norm(phi: Floats) -> Floats:
     """Scale each client's metadata [C B F] to length one over all its blocks; zero stays zero."""
     length = np.sqrt(np.einsum("cbf,cbf->c", phi, phi))[:, None, None]

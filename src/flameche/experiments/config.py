@@ -81,6 +81,9 @@ def config_hash(experiment: Experiment) -> str:
     """
     dump = experiment.model_dump(mode="json", exclude={"name", "seeds"}, exclude_defaults=True)
     dump.get("training", {}).pop("threads", None)
+    if (mode := getattr(experiment.method, "mode", None)) is not None:  # its default was once "paper"
+        dump["method"] = {k: v for k, v in dump.get("method", {}).items() if k != "mode"}
+        dump["method"] |= {} if mode == "paper" else {"mode": mode}
     for section in ("metadata", "method", "model", "scheme"):
         dump[section] = {**dump.get(section, {}), "kind": getattr(experiment, section).kind}
     told = {key: value for key, value in dump.items() if value != {}}

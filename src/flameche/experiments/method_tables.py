@@ -13,18 +13,27 @@ class MethodTable(Table):
     """A method's options; `needs` tells what the server must see: sums alone, or each client's term."""
 
     needs: ClassVar[Literal["sums", "terms"]] = "sums"
+    kind: str
 
 
 class FlamecheConfig(MethodTable):
-    """The paper's method; `tau = 0` never reclusters."""
+    """The paper's method; in its `mode = "robust"` what `PAPER_ONLY` names has no part.
+
+    `tau = 0` never reclusters.
+    """
+
+    PAPER_ONLY: ClassVar[tuple[str, ...]] = (
+        *("tau", "empty", "init", "unit_norm", "missing", "recluster_last", "recluster_over"),
+        "hide_assignments",
+    )
 
     kind: Literal["flameche"] = "flameche"
     clusters: Count = 4
-    mode: Literal["paper"] = "paper"
+    mode: Literal["robust", "paper"] = "robust"
     tau: Natural = 10
     empty: Literal["participants", "seen"] = "participants"
     init: Literal["partition", "vectors"] = "partition"
-    m_step: Literal["seen", "participants"] = "seen"
+    m_step: Literal["seen", "participants", "decayed"] = "seen"
     unit_norm: bool = False
     missing: Literal["counts", "impute", "zero"] = "counts"
     recluster_last: bool = False

@@ -20,6 +20,13 @@ from pydantic import (
 )
 
 from flameche.errors import ConfigError
+from flameche.experiments.agreement import (
+    check_flameche,
+    check_guard,
+    check_numbers,
+    check_statistics,
+    check_terms,
+)
 from flameche.experiments.method_tables import FlamecheConfig, MethodConfig
 from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
@@ -219,69 +226,10 @@ class Experiment(Table):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.method.needs == "terms":
-            protects = [
-                f'scheme.{key} = "{value}"'
-                for key, value, clear in (
-                    ("kind", self.scheme.kind, "plain"),
-                    ("updates", self.scheme.updates, "clear"),
-                )
-                if value != clear
-            ]
-            if protects:
-                raise ConfigError(
-                    f'method.kind = "{self.method.kind}" compares clients one by one, so its server must see '
-                    f"each client's model or metadata; {' and '.join(protects)} shows it sums only"
-                )
-        if getattr(self.method, "hide_assignments", False):
-            if self.scheme.kind in ("plain", "secagg"):
-                raise ConfigError(
-                    f"method.hide_assignments needs sums that clients open, scheme.kind = "
-                    f'"{self.scheme.kind}" opens them on the server; take "bfv", "ckks" or "paillier"'
-                )
-            if self.scheme.updates != "ckks":
-                raise ConfigError(
-                    f'method.hide_assignments: with scheme.updates = "{self.scheme.updates}" the server sees '
-                    'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
-                )
-        changes = self.scheme.kind == "secagg" and getattr(self.method, "m_step", "") == "seen"
-        if changes and getattr(self.method, "missing", "") == "impute":
-            raise ConfigError(
-                'method.missing = "impute" changes metadata every round, which the changes that '
-                'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
-            )
-        if self.scheme.updates != "clear" and self.training.bn_buffers == "first":
-            raise ConfigError(
-                f'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '
-                f'"{self.scheme.updates}" hides; take "mean" or "local"'
-            )
-        self._guard_lets_something_through()
-        clusters = getattr(self.method, "clusters", None)
-        if clusters is not None and clusters >= self.data.clients:
-            raise ConfigError(
-                f"method.clusters = {clusters} must be below data.clients = {self.data.clients}; "
-                "a cluster per client leaves nothing to share"
-            )
+        check_terms(self.method, self.scheme)
+        if isinstance(self.method, FlamecheConfig):
+            check_flameche(self.method, self.scheme)
+        check_statistics(self)
+        check_guard(self)
+        check_numbers(self)
         return self
-
-    def _guard_lets_something_through(self) -> None:
-        least, m_step = self.scheme.least, getattr(self.method, "m_step", None)
-        of_participants = [
-            what
-            for what, so in (
-                ('method.m_step = "participants"', m_step == "participants"),
-                ('scheme.kind = "secagg"', self.scheme.kind == "secagg" and m_step is not None),
-                (f'scheme.updates = "{self.scheme.updates}"', self.scheme.updates != "clear"),
-            )
-            if so
-        ]
-        if least > self.data.clients:
-            raise ConfigError(
-                f"scheme.min_cluster = {least} can never be reached: there are {self.data.clients} clients "
-                "(data.clients)"
-            )
-        if of_participants and least > self.participants:
-            raise ConfigError(
-                f"scheme.min_cluster = {least} can never be reached: {' and '.join(of_participants)} sums "
-                f"over the participants of a round, and these are {self.participants}; raise participation"
-            )

@@ -13,6 +13,7 @@ Deviations, where the printed algorithm does not reach the paper's own figures (
 - A reclustering moves all clients of the worst cluster, as printed. `recluster_over = "participants"` moves
   only those present; secure aggregation and hidden assignments can do no other.
 - Missing classes stay out of sums and cosines (`missing = "counts"`); the paper's imputation is "impute".
+`mode = "robust"` replaces the start and the reclustering by what always works (`robust.py`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flameche.em.recluster import redistribute, worst_cluster
-from flameche.em.spherical import Centroids
+from flameche.em.spherical import Centroids, Floats
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.robust import Robust, crowd
 from flameche.protocol.client import Cohort, Missing
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
 from flameche.rng import stream
 
+DECAY = 0.9  # of earlier rounds' sums, where they cannot be summed again
 ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
 
 
@@ -51,11 +54,11 @@ class Flameche:
         world: World,
         *,
         clusters: int = 4,
-        mode: Literal["paper"] = "paper",
+        mode: Literal["robust", "paper"] = "robust",
         tau: int = 10,
         empty: Literal["participants", "seen"] = "participants",
         init: Literal["partition", "vectors"] = "partition",
-        m_step: Literal["seen", "participants"] = "seen",
+        m_step: Literal["seen", "participants", "decayed"] = "seen",
         unit_norm: bool = False,
         missing: Missing = "counts",
         recluster_last: bool = False,
@@ -63,60 +66,100 @@ class Flameche:
         hide_assignments: bool = False,
     ) -> None:
         self.world, self.clusters = world, clusters
-        self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
+        self.tau, self.empty, self.init = tau, empty, init
+        self.over: Literal["seen", "participants", "decayed"] = m_step
         self.recluster_last, self.recluster_over = recluster_last, recluster_over
-        self.cohort = Cohort(world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing)
+        robust = mode == "robust"
+        if robust and m_step == "seen" and not world.keeps_terms:
+            self.over = "decayed"  # who is away cannot be moved to another sum
+        self.cohort = Cohort(
+            world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing, robust=robust
+        )
         self.hidden = hide_assignments
-        self.sums: Sums = world.sums(self.cohort, clusters, over=m_step, hidden=hide_assignments)
+        over: Literal["seen", "participants"] = "seen" if self.over == "seen" else "participants"
+        rows = clusters
+        if robust and (over == "seen" or world.min_cluster <= 1):  # a round's few cannot fill a guarded crowd
+            rows = crowd(world.clients, clusters, world.min_cluster)
+        self.sums: Sums = world.sums(self.cohort, rows, over=over, hidden=hide_assignments)
         self.models = world.initial_models(clusters)  # line 3
-        self.assignment = np.full(world.clients, UNSEEN, np.int64)
+        self.row = np.full(world.clients, UNSEEN, np.int64)  # the sum each client is in; k_i in paper mode
+        self.label = np.arange(rows) % clusters  # the cluster each sum belongs to
+        self.assignment = self.row.copy()
         self.error = np.zeros(world.clients)
-        shape = (clusters, *self.cohort.blocks)
+        shape = (rows, *self.cohort.blocks)
         self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        self.running = np.zeros((rows, shape[1] * shape[2] + shape[1] + 1))  # decayed sums
+        self.robust = Robust(self) if robust else None
         if init == "vectors":
             draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
             self.centroids = Centroids(draw, np.ones(shape[:2]))
 
     def round(self, r: int, participants: Ints) -> bool:
         """Play round r of Algorithm 1; tell whether clients were redistributed."""
-        if r == 1 and self.init == "partition":  # line 3, theta^(0)
+        if r == 1 and self.init == "partition" and not self.robust:  # line 3, theta^(0)
             self._partition(participants)
         self._broadcast(participants)  # line 6
-        k, e = self.cohort.e_step(participants, self.centroids)  # lines 12-13, on the clients
-        self.sums.offer(participants, k, e, self.centroids)  # lines 8-11, sealed, on the clients
+        row, e = self._e_step(r, participants)  # lines 12-13, on the clients
+        self.sums.offer(participants, row, e, self.centroids)  # lines 8-11, sealed, on the clients
+        k = self.label[row]
         trained = self.world.train(self.models, k, participants, r, hidden=self.hidden)  # line 14
-        self.assignment[participants], self.error[participants] = k, e  # lines 15, 17-18
+        self.row[participants], self.error[participants] = row, e  # lines 15, 17-18
+        self._tell()
         self.world.ledger.sent("assignment", participants, 0 if self.hidden else ASSIGNMENT_BYTES)
         self.models = self.world.average(self.models, trained, k, participants, self.hidden)  # line 20
         members = self.seen if self.over == "seen" else participants
         self._m_step(members)  # line 21
-        due = self.tau > 0 and r % self.tau == 0 and (r < self.world.rounds or self.recluster_last)
-        return due and self._recluster(r, participants)  # lines 23-30
+        return self._escape(r, participants)  # lines 23-30
 
     @property
     def seen(self) -> Ints:
         """List the clients that have taken part: V in the paper."""
-        return np.flatnonzero(self.assignment != UNSEEN)
+        return np.flatnonzero(self.row != UNSEEN)
+
+    def _e_step(self, r: int, clients: Ints) -> tuple[Ints, Floats]:
+        """Assign clients [n] to the nearest centroids, in robust mode at first to random ones."""
+        if self.robust and self.robust.gathering:
+            return self.robust.scatter(r, clients), np.zeros(len(clients))
+        return self.cohort.e_step(clients, self.centroids)
+
+    def _tell(self) -> None:
+        """Say which cluster each client is in, from the sum it is in; nobody knows while clients gather."""
+        known = (self.row != UNSEEN) & (not (self.robust and self.robust.gathering))
+        self.assignment = np.where(known, self.label[self.row], UNSEEN)
+
+    def _escape(self, r: int, participants: Ints) -> bool:
+        """Leave a local optimum, in the way of the mode; tell whether clients were redistributed."""
+        if self.robust:
+            return self.robust.after(r, participants)
+        due = self.tau > 0 and r % self.tau == 0 and (r < self.world.rounds or self.recluster_last)
+        return due and self._recluster(r, participants)
 
     def _m_step(self, members: Ints) -> None:
         """Add and absorb what was contributed: theta from the sums over each cluster's members."""
-        totals = self.sums.totals(members, self.assignment[members])
-        if any(total is not None for total in totals):
-            self.centroids = MStep(self.centroids).absorb(stacked(totals))
+        totals = self.sums.totals(members, self.row[members])
+        if not any(total is not None for total in totals):
+            return
+        sums = stacked(totals)
+        if self.over == "decayed":
+            held = np.array([total is not None for total in totals])
+            self.running[held] = DECAY * self.running[held] + sums[held]
+            sums = self.running
+        self.centroids = MStep(self.centroids).absorb(sums)
 
     def _recluster(self, r: int, participants: Ints) -> bool:
         """Share the clients of the cluster with the highest mean error among it and the empty ones."""
         seen = self.seen
-        census = self.sums.census(seen, participants, self.assignment, self.error)
+        census = self.sums.census(seen, participants, self.row, self.error)
         empty = np.flatnonzero((census.present if self.empty == "participants" else census.seen) == 0)
         if len(empty) == 0:
             return False
         worst = worst_cluster(census.error, census.seen, empty)
         movable = self.sums.movable(seen, participants) if self.recluster_over == "seen" else participants
-        members = movable[self.assignment[movable] == worst]
+        members = movable[self.row[movable] == worst]
         targets = np.append(empty, worst)
-        self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
-        self.sums.offer(participants, self.assignment[participants], self.error[participants], self.centroids)
+        self.row[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
+        self._tell()
+        self.sums.offer(participants, self.row[participants], self.error[participants], self.centroids)
         self._m_step(seen if self.over == "seen" else participants)
         return True
 
@@ -125,9 +168,9 @@ class Flameche:
         order = stream(self.world.seed, "flameche", "partition").permutation(len(participants))
         part = order % self.clusters
         self.sums.offer(participants, part, np.zeros(len(part)), self.centroids)
-        self.assignment[participants] = part
+        self.row[participants] = part
         self._m_step(participants)
-        self.assignment[participants] = UNSEEN
+        self.row[participants] = UNSEEN
 
     def _broadcast(self, clients: Ints) -> None:
         """Count the centroids' way down: sealed sums where clients open them, else four bytes a number."""
@@ -139,13 +182,13 @@ class Flameche:
         """Serve each client its cluster's model; one never seen takes an E-step to find its own."""
         serving, unseen = self.assignment.copy(), np.flatnonzero(self.assignment == UNSEEN)
         if len(unseen):
-            serving[unseen], _ = self.cohort.e_step(unseen, self.centroids)
+            serving[unseen] = self.label[self.cohort.e_step(unseen, self.centroids)[0]]
         return serving
 
     def finish(self) -> Outcome:
         """Take a last E-step over all clients and judge its clustering by DBI and CH."""
         every = np.arange(self.world.clients)
-        k, _ = self.cohort.e_step(every, self.centroids)
+        k = self.label[self.cohort.e_step(every, self.centroids)[0]]
         blank = Centroids(np.zeros_like(self.centroids.theta), np.zeros_like(self.centroids.mass))
         means = self.sums.once(UnitMeans(blank), every, k, self.centroids)
         dbi, ch = self.sums.once(Spread(means), every, k, self.centroids)
@@ -153,11 +196,17 @@ class Flameche:
 
     def state(self) -> Arrays:
         """Give errors, centroids and the server's sealed terms."""
-        centroids = {"theta": self.centroids.theta, "mass": self.centroids.mass}
-        return {"error": self.error, **centroids, **self.sums.state()}
+        own: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "running": self.running}
+        moves = self.robust.state() if self.robust else {}
+        own |= {"error": self.error, "row": self.row, "label": self.label}
+        return {**own, **moves, **self.sums.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.error = arrays["error"].astype(np.float64)
+        self.row, self.label = arrays["row"].astype(np.int64), arrays["label"].astype(np.int64)
         self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
+        self.running = arrays["running"].astype(np.float64)
         self.sums.restore(arrays)
+        if self.robust:
+            self.robust.restore(arrays)

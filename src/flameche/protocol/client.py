@@ -19,6 +19,9 @@ from flameche.protocol.ledger import Ledger, Side
 from flameche.protocol.phases import Phase, Result
 
 Missing = Literal["counts", "impute", "zero"]
+FULL = (
+    64  # samples from which a class mean counts in full: a fixed scale, that no client has to know of others
+)
 
 
 class Cohort:
@@ -27,6 +30,7 @@ class Cohort:
     missing: how a class without samples is treated. "counts": its block stays out of sums and cosines
     (default); "impute": filled from the client's own centroid, as the paper does, which changes every
     round; "zero": taken for zeros.
+    robust: blocks are scaled to length one and weighted by the samples behind them, up to `FULL`.
     """
 
     def __init__(
@@ -37,10 +41,14 @@ class Cohort:
         *,
         unit_norm: bool = False,
         missing: Missing = "counts",
+        robust: bool = False,
     ) -> None:
         self.phi: Floats = spherical.unit_norm(metadata.phi) if unit_norm else metadata.phi
         present = metadata.presence
         self.weight: Floats = np.ones_like(present) if missing == "zero" else present
+        if robust:
+            self.phi = spherical.class_norm(metadata.phi)
+            self.weight = np.minimum(metadata.counts, FULL) / FULL
         self.imputes = missing == "impute" and bool((present == 0).any())
         self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
         self._opener: Side = "server" if scheme.opened_by == "server" else "client"

@@ -99,13 +99,13 @@ class StoredSums:
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Seal, add and open one phase's terms; clusters below the least size stay out."""
         terms = self._cohort.terms(phase, clients, assignment, centroids)
-        sums = self._server.sums(self._cohort.seal(terms), assignment)
+        sealed = self._cohort.seal(terms)
+        sums = self._server.sums(sealed, assignment)
         size = np.bincount(assignment, minlength=len(sums))
-        opened = [
-            self._cohort.open(total) if count >= self._guard.least else None
-            for total, count in zip(sums, size, strict=True)
-        ]
-        return phase.absorb(stacked(opened, terms.shape[1]))
+        released = [t if count >= self._guard.least else None for t, count in zip(sums, size, strict=True)]
+        self._ledger.sent("exchange", clients, sizes_of(sealed))
+        self._ledger.received("exchange", clients, sum(len(total) for total in released if total is not None))
+        return phase.absorb(stacked([self._cohort.open(total) for total in released], terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
         """Add up what clients told the server in the clear, as in the paper."""

@@ -1,0 +1,113 @@
+"""What tables of an experiment may not say together; each contradiction is one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flameche.errors import ConfigError
+from flameche.experiments.method_tables import FlamecheConfig, MethodTable
+
+if TYPE_CHECKING:
+    from flameche.experiments.schema import Experiment, SchemeConfig
+
+
+def check_terms(method: MethodTable, scheme: SchemeConfig) -> None:
+    """Refuse a scheme that shows sums only to a method that compares clients one by one."""
+    clear = {"kind": "plain", "updates": "clear"}
+    protects = [
+        f'scheme.{key} = "{getattr(scheme, key)}"'
+        for key in clear
+        if getattr(scheme, key) != clear[key] and method.needs == "terms"
+    ]
+    if protects:
+        raise ConfigError(
+            f'method.kind = "{method.kind}" compares clients one by one, so its server must see '
+            f"each client's model or metadata; {' and '.join(protects)} shows it sums only; "
+            'take scheme.kind = "plain" and scheme.updates = "clear"'
+        )
+
+
+def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
+    """Refuse options that the mode or the scheme does not have."""
+    told = method.model_dump(exclude_defaults=True)
+    wrong = [key for key in method.PAPER_ONLY if key in told]
+    if method.mode == "robust" and wrong:
+        raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "robust"')
+    if method.m_step == "decayed" and method.mode == "paper":
+        raise ConfigError('method.m_step = "decayed" belongs to method.mode = "robust"')
+    if method.m_step == "decayed" and scheme.kind not in ("plain", "secagg"):
+        raise ConfigError(
+            'method.m_step = "decayed" needs sums that the server opens; under scheme.kind = '
+            f'"{scheme.kind}" clients open them, and the server can sum old metadata again: '
+            'take m_step = "seen"'
+        )
+    if method.hide_assignments and scheme.kind in ("plain", "secagg"):
+        raise ConfigError(
+            f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '
+            'opens them on the server; take "bfv", "ckks" or "paillier"'
+        )
+    if method.hide_assignments and scheme.updates != "ckks":
+        raise ConfigError(
+            f'method.hide_assignments: with scheme.updates = "{scheme.updates}" the server sees '
+            'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
+        )
+    if scheme.kind == "secagg" and method.m_step == "seen" and method.missing == "impute":
+        raise ConfigError(
+            'method.missing = "impute" changes metadata every round, which the changes that '
+            'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
+        )
+
+
+def check_statistics(experiment: Experiment) -> None:
+    """Refuse a treatment of BatchNorm's statistics that the method or the scheme cannot have."""
+    kind, rule, updates = experiment.method.kind, experiment.training.bn_buffers, experiment.scheme.updates
+    twice = kind == "stocfl" or getattr(experiment.method, "restarts", 1) > 1
+    if twice and rule == "local":
+        raise ConfigError(
+            f'training.bn_buffers = "local": clients of method.kind = "{kind}" train several models a round, '
+            'which would share their statistics; take "mean" or "first"'
+        )
+    if updates != "clear" and rule == "first":
+        raise ConfigError(
+            'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '
+            f'"{updates}" hides; take "mean" or "local"'
+        )
+
+
+def check_guard(experiment: Experiment) -> None:
+    """Refuse a guard that could never let a sum through."""
+    scheme, clients = experiment.scheme, experiment.data.clients
+    least, m_step = scheme.least, getattr(experiment.method, "m_step", None)
+    of_participants = [
+        what
+        for what, so in (
+            (f'method.m_step = "{m_step}"', m_step in ("participants", "decayed")),
+            ('scheme.kind = "secagg"', scheme.kind == "secagg" and m_step is not None),
+            (f'scheme.updates = "{scheme.updates}"', scheme.updates != "clear"),
+        )
+        if so
+    ]
+    if least > clients:
+        raise ConfigError(
+            f"scheme.min_cluster = {least} can never be reached: there are {clients} clients (data.clients)"
+        )
+    if of_participants and least > experiment.participants:
+        raise ConfigError(
+            f"scheme.min_cluster = {least} can never be reached: {' and '.join(of_participants)} sums "
+            f"over the participants of a round, and these are {experiment.participants}; raise participation"
+        )
+
+
+def check_numbers(experiment: Experiment) -> None:
+    """Refuse numbers that leave a method nothing to do."""
+    cold, rounds = getattr(experiment.method, "cold_rounds", 0), experiment.rounds
+    if cold >= rounds > 1:
+        raise ConfigError(
+            f"method.cold_rounds = {cold} must be below rounds = {rounds}; groups train after the cold start"
+        )
+    clusters, clients = getattr(experiment.method, "clusters", None), experiment.data.clients
+    if clusters is not None and clusters >= clients:
+        raise ConfigError(
+            f"method.clusters = {clusters} must be below data.clients = {clients}; "
+            "a cluster per client leaves nothing to share"
+        )

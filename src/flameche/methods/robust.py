@@ -1,0 +1,312 @@
+"""Robust mode: what replaces the random start and the reclustering of Algorithm 1.
+
+Each step is made of sums, and asked of a round's participants alone (measured against paper mode in
+results/robust.md):
+- metadata are scaled to length one class by class, and weighted by how many samples are behind them;
+- the first clients to come, some forty, are scattered at random over a *crowd* of 3 K small clusters; EM
+  goes on with these, and Ward's merging (`em/ward.py`) says each round which belong together. When clients
+  have come three times on average, the crowd is merged for good. Many small clusters rarely miss a group,
+  where K random ones often do;
+- in place of reclustering, split-merge moves (`em/splitmerge.py`) are made by some participants and judged by
+  others. A move goes through three stages, each as many rounds as it takes to hear enough clients:
+  turn (the direction in which a cluster is widest), part (the two halves), test (are others nearer?).
+  Proposing stops after `PATIENCE` failures in a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flameche.em import splitmerge, ward
+from flameche.em.spherical import Centroids, Floats, Ints, m_step
+from flameche.methods.base import UNSEEN, Arrays
+from flameche.protocol.phases import Phase, Result
+from flameche.protocol.search import PairedTest, Statistics, Turn
+from flameche.rng import stream
+
+if TYPE_CHECKING:
+    from flameche.methods.flameche import Flameche
+
+PATIENCE = 8
+WAIT = 15  # rounds for one stage
+HEARD = 40  # clients behind a verdict
+TURNS, FEW_TURNS, PARTS = 10, 3, 4  # exchanges a round: power iterations, with few members, Lloyd steps
+CROWD, EACH = 3, 2  # small clusters for each of the K; clients in each of them, at least
+GATHER = 40  # clients behind the first centroids
+OFTEN = 3  # times that clients have taken part, on average, before the crowd is merged for good
+TURNING, PARTING, TESTING = range(3)
+
+
+@dataclass
+class Move:
+    """A split of `cluster` and a merger, on its way through the stages."""
+
+    cluster: int
+    direction: Floats  # [D]
+    before: Floats  # [D], the power iteration's sums of earlier rounds
+    halves: Floats  # [2 S], sums of statistics of earlier rounds
+    side: Ints  # [C], 0 or 1 for members that were parted, else -1
+    fitted: Ints  # [C], 1 for clients that had a part in making it
+    stage: int = TURNING
+    heard: int = 0
+    waited: int = 0  # rounds in this stage
+    pair: tuple[int, int] = (0, 0)
+    candidate: Centroids | None = None
+    verdict: Floats = field(default_factory=lambda: np.zeros(3))
+
+
+class Robust:
+    """Seeds and improves the centroids of a FLAMECHE."""
+
+    def __init__(self, flameche: Flameche) -> None:
+        self.it = flameche
+        world, rows = flameche.world, len(flameche.centroids)
+        self.least = splitmerge.least_group(world.clients, flameche.clusters, world.min_cluster)
+        most = max(1, 3 * world.clients // 4)  # some may never come
+        self.need = min(most, max(GATHER, 2 * world.min_cluster * rows))
+        self.gathering, self.crowded = True, True
+        self.heard = 0  # participations
+        self.enough = 2 * self.least  # members heard at once before a cluster is split; else twice as many
+        self.move: Move | None = None
+        self.tried = 0
+        self.failed = 0  # moves in a row
+
+    def scatter(self, r: int, clients: Ints) -> Ints:
+        """Put newcomers into random sums, evenly; the others stay in theirs."""
+        it = self.it
+        row = it.row[clients].copy()
+        new = np.flatnonzero(row == UNSEEN)
+        rng = stream(it.world.seed, "crowd", r)
+        row[new] = (rng.permutation(len(new)) + rng.integers(len(it.centroids))) % len(it.centroids)
+        return row
+
+    def after(self, r: int, participants: Ints) -> bool:
+        """Merge the crowd of small clusters to K for now or for good, then look for moves."""
+        self.heard += len(participants)
+        if self.gathering:
+            if len(self.it.seen) >= self.need:
+                self.gathering = False
+                self.it.models = self.it.models.pick(np.zeros(self.it.clusters, np.int64))
+            return False
+        if not self.crowded:
+            return self.improve(r, participants)
+        before = self.it.assignment
+        self._merge()
+        return bool(((before != UNSEEN) & (before != self.it.assignment)).any())
+
+    def _merge(self) -> None:
+        """Merge by Ward to K clusters; for good once clients have come often enough on average."""
+        it = self.it
+        sizes = np.bincount(it.row[it.seen], minlength=len(it.centroids)).astype(np.float64)
+        left = np.where(sizes[:, None] > 0, it.centroids.mass, 0.0)  # what everybody has left counts no more
+        filled = Centroids(it.centroids.theta, left)
+        label = ward.merge_down(filled, it.clusters)
+        it.label = ward.keep_names(label, it.label, sizes)
+        if self.heard >= OFTEN * len(it.seen):
+            self.crowded = False
+            rows, seen = len(it.centroids), it.seen
+            it.centroids = ward.join(filled, it.label, rows)
+            running = np.zeros_like(it.running)
+            np.add.at(running, it.label, it.running)
+            it.running = running
+            it.row[seen] = it.label[it.row[seen]]
+            it.label = np.arange(rows) % it.clusters
+        it._tell()
+
+    def improve(self, r: int, participants: Ints) -> bool:
+        """Work on a move with this round's participants; tell whether one was made."""
+        if self.move is None and self.failed < PATIENCE:
+            self.move = self._propose(r, participants)
+        move = self.move
+        if move is None:
+            return False
+        if self._outlived(move, participants):
+            self.move = None  # its cluster has nearly gone; that is no failure
+            return False
+        move.waited += 1
+        if move.stage == TESTING:
+            return self._test(move, participants)
+        nearest, _ = self.it.cohort.e_step(participants, self.it.centroids)
+        members = self._makers(move, participants[nearest == move.cluster], r)
+        if len(members) >= max(1, self.it.world.min_cluster):
+            move.fitted[members] = 1
+            if move.stage == TURNING:
+                self._turn(move, members)
+            if move.stage == PARTING:
+                self._part(move, members)
+        return False
+
+    def _outlived(self, move: Move, participants: Ints) -> bool:
+        """Tell whether a move waits in vain, since its cluster has become small."""
+        it = self.it
+        size = it.sums.census(it.seen, participants, it.row, it.error).seen[move.cluster]
+        return move.stage != TESTING and (size < 2 * self.least or move.waited >= WAIT)
+
+    def _makers(self, move: Move, members: Ints, r: int) -> Ints:
+        """Choose who makes a move: half of the cluster at most, since the others have to judge it."""
+        new = members[move.fitted[members] == 0]
+        room = int((self.it.row == move.cluster).sum()) // 2 - int(move.fitted.sum())
+        chosen = stream(self.it.world.seed, "splitmerge", r, "makers").permutation(new)[: max(0, room)]
+        return np.sort(np.concatenate([members[move.fitted[members] == 1], chosen]))
+
+    def _propose(self, r: int, participants: Ints) -> Move | None:
+        """Pick a cluster to split: in turn the one with the largest error, and any."""
+        it = self.it
+        census = it.sums.census(it.seen, participants, it.row, it.error)
+        large = np.flatnonzero(census.seen[: it.clusters] >= 2 * self.least)
+        if it.clusters < 3 or len(large) == 0:
+            return None
+        rng = stream(it.world.seed, "splitmerge", r)
+        self.tried += 1
+        worst = int(large[census.error[large].argmax()])
+        blocks, features = it.cohort.blocks
+        size = blocks * features
+        direction = rng.standard_normal(size)
+        return Move(
+            cluster=worst if self.tried % 2 else int(rng.choice(large)),
+            direction=direction / np.linalg.norm(direction),
+            before=np.zeros(size),
+            halves=np.zeros((2, size + blocks + 1)),
+            side=np.full(it.world.clients, -1),
+            fitted=np.zeros(it.world.clients, np.int64),
+        )
+
+    def _turn(self, move: Move, members: Ints) -> None:
+        """Turn the direction by power iterations over the members that are there."""
+        centre, many = self.it.centroids.theta[move.cluster], len(members) >= self.enough
+        total = move.before
+        for _ in range(TURNS if many else FEW_TURNS):
+            total = move.before + self._sum(Turn(centre, move.direction), members)
+            length = np.linalg.norm(total)
+            if length > 0:
+                move.direction = total / length
+        move.before = total
+        self._hear(move, members, PARTING)
+
+    def _part(self, move: Move, members: Ints) -> None:
+        """Part the members in two, by the direction first and then by the nearer half."""
+        it, phi, weight = self.it, self.it.cohort.phi[members], self.it.cohort.weight[members]
+        halves = move.halves
+        if halves[:, -1].min() < 0.5:
+            side = splitmerge.sides(phi, weight, it.centroids.theta[move.cluster], move.direction)
+        else:
+            side = self._nearer(halves, members)
+        for _ in range(PARTS):
+            halves = move.halves + self._sum(Statistics(), members, side)[:2]
+            if halves[:, -1].min() < 0.5:
+                break
+            side = self._nearer(halves, members)
+        move.halves = halves
+        move.side[members] = side
+        self._hear(move, members, TESTING)
+        if move.stage == TESTING:
+            self._assemble(move)
+
+    def _hear(self, move: Move, members: Ints, then: int) -> None:
+        """Go on to the next stage when enough members were heard."""
+        move.heard += len(members)
+        if len(members) >= self.enough or move.heard >= 2 * self.enough:
+            move.stage, move.heard, move.waited = then, 0, 0
+
+    def _nearer(self, halves: Floats, members: Ints) -> Ints:
+        blank = self.it.centroids
+        two = m_step(halves, Centroids(np.zeros_like(blank.theta[:2]), np.zeros_like(blank.mass[:2])))
+        return self.it.cohort.e_step(members, two)[0]
+
+    def _assemble(self, move: Move) -> None:
+        """Make the candidate: the halves, one of them in the place that a merger leaves free."""
+        it, c = self.it, move.cluster
+        sizes = it.sums.census(it.seen, it.seen, it.row, it.error).seen[: it.clusters]
+        alive = Centroids(it.centroids.theta[: it.clusters], it.centroids.mass[: it.clusters])
+        pair = splitmerge.closest_pair(alive, sizes, c)
+        if pair is None or move.halves[:, -1].min() < self.least - 0.5:
+            self._give_up()
+            return
+        theta, mass = it.centroids.theta.copy(), it.centroids.mass.copy()
+        i, j = pair
+        theta[i], mass[i] = splitmerge.merged(it.centroids, i, j, sizes)
+        two = m_step(move.halves, Centroids(theta[[c, j]], mass[[c, j]]))
+        theta[[c, j]], mass[[c, j]] = two.theta, two.mass
+        move.pair, move.candidate = pair, Centroids(theta, mass)
+
+    def _test(self, move: Move, participants: Ints) -> bool:
+        """Ask clients that had no part in the move; decide when enough were heard."""
+        assert move.candidate is not None
+        others = participants[move.fitted[participants] == 0]
+        if len(others) >= max(1, self.it.world.min_cluster):
+            numbers = 3 * move.candidate.theta[0].size
+            self.it.world.ledger.received("exchange", others, 4 * numbers)
+            move.verdict = move.verdict + self._sum(PairedTest(self.it.centroids, move.candidate), others)
+        gain, squares, heard = move.verdict
+        if heard < min(HEARD, self.it.world.clients // 2) - 0.5:  # CKKS counts nearly right
+            return False
+        if not splitmerge.convincing(gain, squares, heard):
+            self._give_up()
+            return False
+        self._make(move, move.candidate)
+        return True
+
+    def _give_up(self) -> None:
+        self.move, self.failed = None, self.failed + 1
+
+    def _make(self, move: Move, candidate: Centroids) -> None:
+        """Take the candidate; clients of the split cluster whose half nobody knows have to be asked again."""
+        it, (i, j), c = self.it, move.pair, move.cluster
+        was, known = it.row.copy(), move.side >= 0
+        it.row[was == j] = i
+        it.row[was == c] = UNSEEN
+        it.row[known & (was == c)] = np.where(move.side == 0, c, j)[known & (was == c)]
+        it._tell()
+        it.centroids = candidate
+        source = np.arange(it.clusters)
+        source[i], source[j] = i if (was == i).sum() >= (was == j).sum() else j, c
+        it.models = it.models.pick(source)  # who moves takes its model along
+        it.running[i] = it.running[i] + it.running[j]
+        it.running[[c, j]] = move.halves
+        self.move, self.failed = None, 0
+
+    def _sum(self, phase: Phase[Result], clients: Ints, cluster: Ints | None = None) -> Result:
+        """Exchange one phase with some participants."""
+        where = np.zeros(len(clients), np.int64) if cluster is None else cluster
+        return self.it.sums.once(phase, clients, where, self.it.centroids)
+
+    def state(self) -> Arrays:
+        """Give the move that is under way."""
+        numbers = (self.tried, self.failed, self.gathering, self.crowded, self.heard)
+        arrays: Arrays = {"robust/counts": np.array(numbers, np.int64)}
+        if self.move is not None:
+            m = self.move
+            arrays |= {f"move/{name}": getattr(m, name) for name in KEPT}
+            arrays["move/numbers"] = np.array([m.cluster, m.stage, m.heard, m.waited, *m.pair])
+            if m.candidate is not None:
+                arrays |= {"move/theta": m.candidate.theta, "move/mass": m.candidate.mass}
+        return arrays
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        self.tried, self.failed, gathering, crowded, self.heard = (int(n) for n in arrays["robust/counts"])
+        self.gathering, self.crowded = bool(gathering), bool(crowded)
+        if "move/numbers" not in arrays:
+            return
+        cluster, stage, heard, waited, i, j = (int(n) for n in arrays["move/numbers"])
+        kept = {name: arrays[f"move/{name}"].copy() for name in KEPT}
+        self.move = Move(cluster=cluster, stage=stage, heard=heard, waited=waited, pair=(i, j), **kept)  # type: ignore[arg-type]
+        if "move/theta" in arrays:
+            self.move = replace(
+                self.move,
+                candidate=Centroids(
+                    *(arrays[f"move/{name}"].astype(np.float64) for name in ("theta", "mass"))
+                ),
+            )
+
+
+KEPT = ("direction", "before", "halves", "side", "fitted", "verdict")
+
+
+def crowd(clients: int, clusters: int, guard: int) -> int:
+    """Choose how many small clusters to begin with: three for each, fewer where clients or the guard ask."""
+    each = 3 * guard if guard > 1 else EACH
+    return clusters * max(1, min(CROWD, clients // (clusters * each)))
