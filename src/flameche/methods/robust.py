@@ -1,7 +1,7 @@
 """Robust mode: what replaces the random start and the reclustering of Algorithm 1.
 
 Each step is made of sums, and asked of a round's participants alone (measured against paper mode in
-results/robust.md):
+results/clustering.md):
 - metadata are scaled to length one class by class, and weighted by how many samples are behind them;
 - the first clients to come, some forty, are scattered at random over a *crowd* of 3 K small clusters; EM
   goes on with these, and Ward's merging (`em/ward.py`) says each round which belong together. When clients
