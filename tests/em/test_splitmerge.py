@@ -209,3 +209,14 @@ def test_a_move_must_pay_by_two_standard_errors_or_less_where_few_are_heard(gain
     gain = np.array(gains)
     for unit in (1.0, 2.0**-10):  # in whatever unit
         assert splitmerge.convincing(unit * gain.sum(), unit**2 * (gain**2).sum(), heard) == so
+
+
+def test_a_centroid_is_parted_half_way_towards_its_halves_and_their_common_part_is_left_out():
+    centroids = Centroids(np.array([[[9.0], [9.0]], [[1.0], [5.0]]]), np.array([[1.0, 1.0], [10.0, 10.0]]))
+    # Halves of two and one clients, S = [w phi | w | 1]; the second lacks the second class.
+    halves = np.array([[8.0, 6.0, 2.0, 2.0, 2.0], [1.0, 0.0, 1.0, 0.0, 1.0]])
+    two = splitmerge.moved_apart(centroids, 1, halves)
+    # Means 4 and 1 around 3 (all three), so the centroid 1 becomes 1.5 and 0; the class that one lacks stays.
+    np.testing.assert_allclose(two.theta, [[[1.5], [5.0]], [[0.0], [5.0]]])
+    same = splitmerge.moved_apart(centroids, 1, np.repeat(halves[:1], 2, axis=0))
+    np.testing.assert_allclose(same.theta, centroids.theta[[1, 1]])

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+LENT = 1e-9  # the weight of a block that a centroid does not have itself
+FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,26 @@ def m_step(totals: Floats, previous: Centroids) -> Centroids:
     held = mass > 0
     theta = np.divide(sums, mass[:, :, None], out=previous.theta.copy(), where=held[:, :, None])
     return Centroids(theta, np.where(held, mass, previous.mass))
+
+
+def sample_weight(counts: Ints) -> Floats:
+    """Weigh class means by the samples behind them [C B], up to `FULL`."""
+    return np.minimum(counts, FULL) / FULL
+
+
+def filled(centroids: Centroids) -> Centroids:
+    """Lend a centroid the mean of all where it has no block of its own, with next to no weight (`LENT`).
+
+    A client would else be compared with small clusters over different classes, of which some are easier. A
+    cluster without any block stays empty, and so does a block that nobody has.
+    """
+    own = centroids.mass > LENT
+    mass = np.where(own, centroids.mass, 0.0)
+    total = np.einsum("kb,kbf->bf", mass, centroids.theta)
+    known = mass.sum(axis=0) > 0
+    mean = np.divide(total, mass.sum(axis=0)[:, None], out=np.zeros_like(total), where=known[:, None])
+    lent = ~own & np.asarray(own.any(axis=1))[:, None] & known
+    return Centroids(np.where(lent[:, :, None], mean, centroids.theta), np.where(lent, LENT, mass))
 
 
 def class_norm(phi: Floats) -> Floats:
