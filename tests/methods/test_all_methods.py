@@ -25,6 +25,11 @@ VARIANTS = {
         "flameche",
         {"clusters": 3, "mode": "paper", "tau": 2, "init": "vectors", "m_step": "participants"},
     ),
+    "soft": ("flameche-soft", {"clusters": 3}),
+    "soft, weighted": ("flameche-soft", {"clusters": 3, "training": "weighted"}),
+    "soft, gaussian": ("flameche-soft", {"clusters": 3, "family": "gaussian", "projection": 4}),
+    "soft, spherical": ("flameche-soft", {"clusters": 3, "family": "spherical"}),
+    "soft, multinomial": ("flameche-soft", {"clusters": 3, "family": "multinomial"}),
     "fedavg": ("fedavg", {}),
     "oracle": ("oracle", {}),
     "ifca": ("ifca", {"clusters": 3, "restarts": 3}),
@@ -80,7 +85,11 @@ def test_after_every_round_assignments_name_clusters_and_serving_names_models(na
 
 # Random centres, IFCA's and FeSEM's, can leave one of three unused, so that two groups stay together. Robust
 # FLAMECHE needs more than the one or two clients of a group that take part here; it has tests of its own.
-UNCERTAIN = ("fedavg", "fesem, different", "fesem, shared", "flameche", "flameche, decayed")
+# Labels are the same everywhere here, so that counting them finds nothing.
+UNCERTAIN = (
+    *("fedavg", "fesem, different", "fesem, shared", "flameche", "flameche, decayed"),
+    "soft, multinomial",
+)
 CERTAIN = [n for n in VARIANTS if "ifca" not in n and n not in UNCERTAIN]
 
 
@@ -127,6 +136,7 @@ def test_permuting_clients_permutes_assignments_and_models(name):
         ("oracle", {}),
         ("flameche", {"clusters": 1}),
         ("flameche", {"clusters": 1, "mode": "paper"}),
+        ("flameche-soft", {"clusters": 1}),
         ("ifca", {"clusters": 1, "restarts": 1}),
         ("kfed", {"clusters": 1}),
         ("pacfl", {"clusters": 1, "components": 1}),
@@ -229,6 +239,7 @@ NEW = (CAME > 0).astype(int)
 LATE = np.bincount(SCHEDULE[1], minlength=12)  # came in the second round
 PHI = 4 * (30 + 5 + 1) + 48  # FLAMECHE's metadata: five blocks of six, their masses, one, and the envelope
 CENTROIDS = 3 * 4 * (30 + 5)
+SOFT = 4 * (6 * (30 + 5 + 1) + 2) + 48  # the same for six components, every round; likelihood and one
 
 
 @pytest.mark.parametrize(
@@ -240,6 +251,11 @@ CENTROIDS = 3 * 4 * (30 + 5)
             "flameche, paper",
             {"model": CAME * M, "metadata": NEW * PHI, "assignment": CAME * 8},
             {"model": CAME * M, "centroids": CAME * CENTROIDS},
+        ),
+        (
+            "soft",
+            {"model": CAME * M, "metadata": CAME * SOFT, "assignment": CAME * 4},
+            {"model": CAME * M, "centroids": CAME * 6 * 4 * (30 + 5 + 1)},
         ),
         (
             "ifca",

@@ -16,6 +16,7 @@ from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
+from flameche.protocol.soft import too_few
 from flameche.protocol.sums import StoredSums, Sums
 from flameche.protocol.updates import UpdateSums
 from flameche.training.models import Models, average
@@ -100,18 +101,30 @@ class World:
         return models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
 
     def average(
-        self, previous: Models, trained: Models, cluster: Ints, clients: Ints, hidden: bool = False
+        self,
+        previous: Models,
+        trained: Models,
+        cluster: Ints,
+        clients: Ints,
+        hidden: bool = False,
+        share: Floats | None = None,
     ) -> Models:
-        """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters."""
+        """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters.
+
+        With `share` [n K], a client counts for every cluster by its share, and for `cluster` no more.
+        """
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
         rule = self.trainer.plan.bn_buffers
         if self.updates is not None:
             flat = trained.flat(with_buffers=rule == "mean")
             weights = np.ones(len(clients)) if weight is None else weight / weight.mean()
-            models = self._average_unseen(previous, flat, cluster, clients, weights, hidden)
+            if share is not None:
+                models = self._average_shared(previous, flat, share, clients, weights)
+            else:
+                models = self._average_unseen(previous, flat, cluster, clients, weights, hidden)
         else:
             with self.ledger.clock("server", "training"):
-                models = average(previous, trained, cluster, weight=weight, buffers=rule)
+                models = average(previous, trained, cluster, weight=weight, buffers=rule, share=share)
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models
@@ -141,6 +154,32 @@ class World:
                 models = models.replaced(k, one[:-2] / one[-2])
                 opened[k] = True
         self.ledger.summed("model", np.bincount(cluster, minlength=len(previous)) > 0, opened)
+        return models
+
+    def _average_shared(
+        self, previous: Models, flat: Floats, share: Floats, clients: Ints, weight: Floats
+    ) -> Models:
+        """Average flat models [n P] by shares [n K], from one sum with a block for every cluster.
+
+        As for metadata (`protocol/soft.py`), shares and their squares are summed first; a cluster of
+        effectively too few participants keeps its model, and is left out of the sum.
+        """
+        assert self.updates is not None
+        size = self.updates.model_bytes
+        counts = self.updates.total(np.column_stack([share, share**2]), clients)
+        self.updates.model_bytes = size  # that was no model
+        few = np.ones(len(previous), bool) if counts is None else too_few(counts, max(2, self.min_cluster))
+        given = np.where(few, 0.0, share)
+        models, opened = previous, given.sum(axis=0) > 0
+        if opened.any():
+            terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
+            blocks = (given[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
+            total = self.updates.total(blocks, clients)
+            assert total is not None  # there were enough for the counts
+            for k in np.flatnonzero(opened).tolist():
+                one = total.reshape(len(previous), -1)[k]
+                models = models.moved(k, one[:-2] / one[-2], one[-1])
+        self.ledger.summed("model", share.sum(axis=0) > 0, opened)
         return models
 
     def refuse_diverged(self, models: Models, what: str) -> None:
@@ -196,6 +235,7 @@ class Outcome:
     assignment: Ints | None = None  # [C], after a last E-step where the method has one
     dbi: float = float("nan")
     ch: float = float("nan")
+    keep: Arrays = field(default_factory=dict)  # what a newcomer needs to find its cluster
 
 
 class Method(Protocol):

@@ -23,11 +23,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flameche.em.recluster import redistribute, worst_cluster
-from flameche.em.spherical import Centroids, Floats
+from flameche.em.spherical import Centroids, Floats, filled
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.living import Living
 from flameche.methods.robust import Robust, crowd
 from flameche.protocol.client import Cohort, Missing
-from flameche.protocol.phases import MStep, Spread, UnitMeans
+from flameche.protocol.phases import Deviations, Errors, MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
 from flameche.rng import stream
 
@@ -35,7 +36,7 @@ DECAY = 0.9  # of earlier rounds' sums, where they cannot be summed again
 ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
 
 
-class Flameche:
+class Flameche(Living):
     """Algorithm 1 of the paper; its lines are numbered in `round`."""
 
     about: ClassVar[About] = About(
@@ -65,6 +66,7 @@ class Flameche:
         recluster_over: Literal["seen", "participants"] = "seen",
         hide_assignments: bool = False,
     ) -> None:
+        super().__init__(world.clients)
         self.world, self.clusters = world, clusters
         self.tau, self.empty, self.init = tau, empty, init
         self.over: Literal["seen", "participants", "decayed"] = m_step
@@ -100,15 +102,14 @@ class Flameche:
             self._partition(participants)
         self._broadcast(participants)  # line 6
         row, e = self._e_step(r, participants)  # lines 12-13, on the clients
-        self.sums.offer(participants, row, e, self.centroids)  # lines 8-11, sealed, on the clients
+        self._offer(participants, row, e)  # lines 8-11, sealed, on the clients
         k = self.label[row]
         trained = self.world.train(self.models, k, participants, r, hidden=self.hidden)  # line 14
         self.row[participants], self.error[participants] = row, e  # lines 15, 17-18
         self._tell()
         self.world.ledger.sent("assignment", participants, 0 if self.hidden else ASSIGNMENT_BYTES)
         self.models = self.world.average(self.models, trained, k, participants, self.hidden)  # line 20
-        members = self.seen if self.over == "seen" else participants
-        self._m_step(members)  # line 21
+        self._m_step(self.seen if self.over == "seen" else participants)  # line 21
         return self._escape(r, participants)  # lines 23-30
 
     @property
@@ -118,9 +119,15 @@ class Flameche:
 
     def _e_step(self, r: int, clients: Ints) -> tuple[Ints, Floats]:
         """Assign clients [n] to the nearest centroids, in robust mode at first to random ones."""
+        self.refuse_absent(clients)
         if self.robust and self.robust.gathering:
             return self.robust.scatter(r, clients), np.zeros(len(clients))
         return self.cohort.e_step(clients, self.centroids)
+
+    def _offer(self, clients: Ints, row: Ints, error: Floats) -> None:
+        """Let clients [n] hand in what the sums need of them; not those that robust mode's start left out."""
+        here = row != UNSEEN
+        self.sums.offer(clients[here], row[here], error[here], self.centroids)
 
     def _tell(self) -> None:
         """Say which cluster each client is in, from the sum it is in; nobody knows while clients gather."""
@@ -136,6 +143,7 @@ class Flameche:
 
     def _m_step(self, members: Ints) -> None:
         """Add and absorb what was contributed: theta from the sums over each cluster's members."""
+        members = members[self.row[members] != UNSEEN]
         totals = self.sums.totals(members, self.row[members])
         if not any(total is not None for total in totals):
             return
@@ -145,6 +153,8 @@ class Flameche:
             self.running[held] = DECAY * self.running[held] + sums[held]
             sums = self.running
         self.centroids = MStep(self.centroids).absorb(sums)
+        if self.robust:
+            self.centroids = filled(self.centroids)
 
     def _recluster(self, r: int, participants: Ints) -> bool:
         """Share the clients of the cluster with the highest mean error among it and the empty ones."""
@@ -174,7 +184,8 @@ class Flameche:
 
     def _broadcast(self, clients: Ints) -> None:
         """Count the centroids' way down: sealed sums where clients open them, else four bytes a number."""
-        numbers = self.centroids.theta.size + self.centroids.mass.size
+        rows = self.clusters if self.robust and not self.robust.crowded else len(self.centroids)
+        numbers = self.centroids.theta[:rows].size + self.centroids.mass[:rows].size
         sealed = self.sums.broadcast_bytes
         self.world.ledger.received("centroids", clients, 4 * numbers if sealed is None else sealed)
 
@@ -186,20 +197,25 @@ class Flameche:
         return serving
 
     def finish(self) -> Outcome:
-        """Take a last E-step over all clients and judge its clustering by DBI and CH."""
-        every = np.arange(self.world.clients)
-        k = self.label[self.cohort.e_step(every, self.centroids)[0]]
+        """Take a last E-step over all clients, judge it by DBI and CH, and keep what a newcomer needs."""
+        every, final = self.present, np.full(self.world.clients, UNSEEN, np.int64)
+        k = final[every] = self.label[self.cohort.e_step(every, self.centroids)[0]]
         blank = Centroids(np.zeros_like(self.centroids.theta), np.zeros_like(self.centroids.mass))
         means = self.sums.once(UnitMeans(blank), every, k, self.centroids)
         dbi, ch = self.sums.once(Spread(means), every, k, self.centroids)
-        return Outcome(k, dbi, ch)
+        mean = self.sums.once(Errors(self.centroids), every, k, self.centroids)
+        width = self.sums.once(Deviations(self.centroids, mean), every, k, self.centroids)
+        alive = np.flatnonzero(self.centroids.mass.any(axis=1))
+        theta, mass, label = self.centroids.theta[alive], self.centroids.mass[alive], self.label[alive]
+        spread = np.column_stack([mean, width])[: self.clusters]
+        return Outcome(final, dbi, ch, {"theta": theta, "mass": mass, "label": label, "spread": spread})
 
     def state(self) -> Arrays:
         """Give errors, centroids and the server's sealed terms."""
         own: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "running": self.running}
         moves = self.robust.state() if self.robust else {}
         own |= {"error": self.error, "row": self.row, "label": self.label}
-        return {**own, **moves, **self.sums.state()}
+        return {**own, **moves, **self.living_state(), **self.sums.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
@@ -207,6 +223,7 @@ class Flameche:
         self.row, self.label = arrays["row"].astype(np.int64), arrays["label"].astype(np.int64)
         self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
         self.running = arrays["running"].astype(np.float64)
+        self.restore_living(arrays)
         self.sums.restore(arrays)
         if self.robust:
             self.robust.restore(arrays)

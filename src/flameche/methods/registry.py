@@ -11,10 +11,12 @@ from flameche.methods.ifca import Ifca
 from flameche.methods.kfed import KFed
 from flameche.methods.oracle import Oracle
 from flameche.methods.pacfl import Pacfl
+from flameche.methods.soft import Soft
 from flameche.methods.stocfl import StoCfl
 
 METHODS: dict[str, type[Method]] = {
     "flameche": Flameche,
+    "flameche-soft": Soft,
     "fedavg": FedAvg,
     "oracle": Oracle,
     "fedgroup": FedGroup,

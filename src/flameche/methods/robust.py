@@ -15,7 +15,6 @@ results/clustering.md):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from flameche.em import splitmerge, ward
 from flameche.em.spherical import Centroids, Floats, Ints, m_step
 from flameche.methods.base import UNSEEN, Arrays
+from flameche.methods.move import PARTING, TESTING, TURNING, Move
 from flameche.protocol.phases import Phase, Result
 from flameche.protocol.search import PairedTest, Statistics, Turn
 from flameche.rng import stream
@@ -37,25 +37,8 @@ TURNS, FEW_TURNS, PARTS = 10, 3, 4  # exchanges a round: power iterations, with 
 CROWD, EACH = 3, 2  # small clusters for each of the K; clients in each of them, at least
 GATHER = 40  # clients behind the first centroids
 OFTEN = 3  # times that clients have taken part, on average, before the crowd is merged for good
-TURNING, PARTING, TESTING = range(3)
-
-
-@dataclass
-class Move:
-    """A split of `cluster` and a merger, on its way through the stages."""
-
-    cluster: int
-    direction: Floats  # [D]
-    before: Floats  # [D], the power iteration's sums of earlier rounds
-    halves: Floats  # [2 S], sums of statistics of earlier rounds
-    side: Ints  # [C], 0 or 1 for members that were parted, else -1
-    fitted: Ints  # [C], 1 for clients that had a part in making it
-    stage: int = TURNING
-    heard: int = 0
-    waited: int = 0  # rounds in this stage
-    pair: tuple[int, int] = (0, 0)
-    candidate: Centroids | None = None
-    verdict: Floats = field(default_factory=lambda: np.zeros(3))
+# Or that many a small cluster, after so many rounds: in a large federation few come twice.
+ENOUGH, SETTLED = 20, 5
 
 
 class Robust:
@@ -63,23 +46,35 @@ class Robust:
 
     def __init__(self, flameche: Flameche) -> None:
         self.it = flameche
-        world, rows = flameche.world, len(flameche.centroids)
-        self.least = splitmerge.least_group(world.clients, flameche.clusters, world.min_cluster)
-        most = max(1, 3 * world.clients // 4)  # some may never come
-        self.need = min(most, max(GATHER, 2 * world.min_cluster * rows))
         self.gathering, self.crowded = True, True
         self.heard = 0  # participations
-        self.enough = 2 * self.least  # members heard at once before a cluster is split; else twice as many
+        self.rounds = 0  # since clients were gathered
         self.move: Move | None = None
         self.tried = 0
         self.failed = 0  # moves in a row
 
+    @property
+    def least(self) -> int:
+        """Count the clients of the smallest group that matters."""
+        return splitmerge.least_group(len(self.it.present), self.it.clusters, self.it.world.min_cluster)
+
+    @property
+    def wanted(self) -> int:
+        """Count the clients behind the first centroids."""
+        return max(GATHER, 2 * self.it.world.min_cluster * len(self.it.centroids))
+
     def scatter(self, r: int, clients: Ints) -> Ints:
-        """Put newcomers into random sums, evenly; the others stay in theirs."""
+        """Put newcomers into random sums, evenly; the others stay in theirs.
+
+        Means over many random clients are all alike, so that no more than twice the wanted are taken.
+        """
         it = self.it
         row = it.row[clients].copy()
-        new = np.flatnonzero(row == UNSEEN)
         rng = stream(it.world.seed, "crowd", r)
+        room = max(2 * self.wanted, 4 * len(it.centroids)) - len(it.seen)
+        new = np.flatnonzero(row == UNSEEN)
+        if len(new) > room:
+            new = np.sort(rng.choice(new, max(0, room), replace=False))
         row[new] = (rng.permutation(len(new)) + rng.integers(len(it.centroids))) % len(it.centroids)
         return row
 
@@ -87,7 +82,8 @@ class Robust:
         """Merge the crowd of small clusters to K for now or for good, then look for moves."""
         self.heard += len(participants)
         if self.gathering:
-            if len(self.it.seen) >= self.need:
+            most = max(1, 3 * len(self.it.present) // 4)  # some may never come
+            if len(self.it.seen) >= min(most, self.wanted):
                 self.gathering = False
                 self.it.models = self.it.models.pick(np.zeros(self.it.clusters, np.int64))
             return False
@@ -105,7 +101,9 @@ class Robust:
         filled = Centroids(it.centroids.theta, left)
         label = ward.merge_down(filled, it.clusters)
         it.label = ward.keep_names(label, it.label, sizes)
-        if self.heard >= OFTEN * len(it.seen):
+        self.rounds += 1
+        settled = self.rounds >= SETTLED and self.heard >= OFTEN * ENOUGH * len(it.centroids)
+        if settled or self.heard >= OFTEN * len(it.seen):
             self.crowded = False
             rows, seen = len(it.centroids), it.seen
             it.centroids = ward.join(filled, it.label, rows)
@@ -114,6 +112,7 @@ class Robust:
             it.running = running
             it.row[seen] = it.label[it.row[seen]]
             it.label = np.arange(rows) % it.clusters
+            it.sums.retire(np.arange(it.clusters, rows))
         it._tell()
 
     def improve(self, r: int, participants: Ints) -> bool:
@@ -176,7 +175,7 @@ class Robust:
 
     def _turn(self, move: Move, members: Ints) -> None:
         """Turn the direction by power iterations over the members that are there."""
-        centre, many = self.it.centroids.theta[move.cluster], len(members) >= self.enough
+        centre, many = self.it.centroids.theta[move.cluster], len(members) >= 2 * self.least
         total = move.before
         for _ in range(TURNS if many else FEW_TURNS):
             total = move.before + self._sum(Turn(centre, move.direction), members)
@@ -206,9 +205,9 @@ class Robust:
             self._assemble(move)
 
     def _hear(self, move: Move, members: Ints, then: int) -> None:
-        """Go on to the next stage when enough members were heard."""
+        """Go on to the next stage when enough members were heard at once, or twice as many in all."""
         move.heard += len(members)
-        if len(members) >= self.enough or move.heard >= 2 * self.enough:
+        if len(members) >= 2 * self.least or move.heard >= 4 * self.least:
             move.stage, move.heard, move.waited = then, 0, 0
 
     def _nearer(self, halves: Floats, members: Ints) -> Ints:
@@ -228,7 +227,7 @@ class Robust:
         theta, mass = it.centroids.theta.copy(), it.centroids.mass.copy()
         i, j = pair
         theta[i], mass[i] = splitmerge.merged(it.centroids, i, j, sizes)
-        two = m_step(move.halves, Centroids(theta[[c, j]], mass[[c, j]]))
+        two = splitmerge.moved_apart(it.centroids, c, move.halves)
         theta[[c, j]], mass[[c, j]] = two.theta, two.mass
         move.pair, move.candidate = pair, Centroids(theta, mass)
 
@@ -241,7 +240,7 @@ class Robust:
             self.it.world.ledger.received("exchange", others, 4 * numbers)
             move.verdict = move.verdict + self._sum(PairedTest(self.it.centroids, move.candidate), others)
         gain, squares, heard = move.verdict
-        if heard < min(HEARD, self.it.world.clients // 2) - 0.5:  # CKKS counts nearly right
+        if heard < min(HEARD, len(self.it.present) // 2) - 0.5:  # CKKS counts nearly right
             return False
         if not splitmerge.convincing(gain, squares, heard):
             self._give_up()
@@ -275,38 +274,21 @@ class Robust:
 
     def state(self) -> Arrays:
         """Give the move that is under way."""
-        numbers = (self.tried, self.failed, self.gathering, self.crowded, self.heard)
+        numbers = (self.tried, self.failed, self.gathering, self.crowded, self.heard, self.rounds)
         arrays: Arrays = {"robust/counts": np.array(numbers, np.int64)}
         if self.move is not None:
-            m = self.move
-            arrays |= {f"move/{name}": getattr(m, name) for name in KEPT}
-            arrays["move/numbers"] = np.array([m.cluster, m.stage, m.heard, m.waited, *m.pair])
-            if m.candidate is not None:
-                arrays |= {"move/theta": m.candidate.theta, "move/mass": m.candidate.mass}
+            arrays |= self.move.arrays()
         return arrays
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        self.tried, self.failed, gathering, crowded, self.heard = (int(n) for n in arrays["robust/counts"])
+        counts = (int(n) for n in arrays["robust/counts"])
+        self.tried, self.failed, gathering, crowded, self.heard, self.rounds = counts
         self.gathering, self.crowded = bool(gathering), bool(crowded)
-        if "move/numbers" not in arrays:
-            return
-        cluster, stage, heard, waited, i, j = (int(n) for n in arrays["move/numbers"])
-        kept = {name: arrays[f"move/{name}"].copy() for name in KEPT}
-        self.move = Move(cluster=cluster, stage=stage, heard=heard, waited=waited, pair=(i, j), **kept)  # type: ignore[arg-type]
-        if "move/theta" in arrays:
-            self.move = replace(
-                self.move,
-                candidate=Centroids(
-                    *(arrays[f"move/{name}"].astype(np.float64) for name in ("theta", "mass"))
-                ),
-            )
+        self.move = Move.from_arrays(arrays)
 
 
-KEPT = ("direction", "before", "halves", "side", "fitted", "verdict")
-
-
-def crowd(clients: int, clusters: int, guard: int) -> int:
-    """Choose how many small clusters to begin with: three for each, fewer where clients or the guard ask."""
+def crowd(clients: int, clusters: int, guard: int, most: int = CROWD) -> int:
+    """Choose how many small clusters to begin with: `most` for each, fewer where clients or the guard ask."""
     each = 3 * guard if guard > 1 else EACH
-    return clusters * max(1, min(CROWD, clients // (clusters * each)))
+    return clusters * max(1, min(most, clients // (clusters * each)))

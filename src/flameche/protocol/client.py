@@ -9,19 +9,18 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.em import spherical
 from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.protocol.ledger import Ledger, Side
 from flameche.protocol.phases import Phase, Result
 
 Missing = Literal["counts", "impute", "zero"]
-FULL = (
-    64  # samples from which a class mean counts in full: a fixed scale, that no client has to know of others
-)
 
 
 class Cohort:
@@ -30,7 +29,7 @@ class Cohort:
     missing: how a class without samples is treated. "counts": its block stays out of sums and cosines
     (default); "impute": filled from the client's own centroid, as the paper does, which changes every
     round; "zero": taken for zeros.
-    robust: blocks are scaled to length one and weighted by the samples behind them, up to `FULL`.
+    robust: blocks are scaled to length one and weighted by the samples behind them, up to `spherical.FULL`.
     """
 
     def __init__(
@@ -43,19 +42,44 @@ class Cohort:
         missing: Missing = "counts",
         robust: bool = False,
     ) -> None:
-        self.phi: Floats = spherical.unit_norm(metadata.phi) if unit_norm else metadata.phi
-        present = metadata.presence
-        self.weight: Floats = np.ones_like(present) if missing == "zero" else present
-        if robust:
-            self.phi = spherical.class_norm(metadata.phi)
-            self.weight = np.minimum(metadata.counts, FULL) / FULL
-        self.imputes = missing == "impute" and bool((present == 0).any())
+        self._unit_norm, self._missing, self._robust = unit_norm, missing, robust
+        self.phi, self.weight = self._prepared(metadata)
+        self.imputes = missing == "impute" and bool((metadata.counts == 0).any())
         self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
         self._opener: Side = "server" if scheme.opened_by == "server" else "client"
         self._ledger = ledger
 
     def __len__(self) -> int:
         return len(self.phi)
+
+    def _prepared(self, metadata: Metadata) -> tuple[Floats, Floats]:
+        """Scale metadata and weigh their blocks as the options say: phi [n B F], weight [n B]."""
+        if self._robust:
+            return spherical.class_norm(metadata.phi), spherical.sample_weight(metadata.counts)
+        phi = spherical.unit_norm(metadata.phi) if self._unit_norm else metadata.phi
+        return phi, np.ones_like(metadata.presence) if self._missing == "zero" else metadata.presence
+
+    def differ(self, clients: Ints, metadata: Metadata) -> NDArray[np.bool_]:
+        """Tell which of clients [n] would have other metadata than now."""
+        if metadata.phi.shape != self.phi[clients].shape:
+            raise BadInput(
+                f"metadata of shape {list(metadata.phi.shape)} for {len(clients)} clients, expected "
+                f"{[len(clients), *self.blocks]}: the same extractor as everybody's"
+            )
+        phi, weight = self._prepared(metadata)
+        other: NDArray[np.bool_] = (phi != self.phi[clients]).any(axis=(1, 2))
+        other |= (weight != self.weight[clients]).any(axis=1)
+        return other
+
+    def drift(self, clients: Ints, metadata: Metadata) -> None:
+        """Give clients [n] new metadata, prepared as everybody's."""
+        self.take(clients, *self._prepared(metadata))
+
+    def take(self, clients: Ints, phi: Floats, weight: Floats) -> None:
+        """Give clients [n] new metadata that are prepared: phi [n B F], weight [n B]."""
+        self.phi, self.weight = self.phi.copy(), self.weight.copy()  # the first ones belong to who gave them
+        self.phi[clients], self.weight[clients] = phi, weight
+        self.imputes |= self._missing == "impute" and bool((weight == 0).any())
 
     @property
     def blocks(self) -> tuple[int, int]:

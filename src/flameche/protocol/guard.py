@@ -6,8 +6,12 @@ union of clusters released before by fewer than `least` clients: sums can be add
 from A to B, and a fourth that is new in B, would otherwise show the fourth. What is not released is deferred:
 the centroid stays as it is until enough have moved.
 
-A client is known here by its kind, the set of clusters whose sums hold it. Of 100,000 clients most are alike,
-so two releases are compared kind by kind, not client by client.
+A client whose data drifted sends another term: two sums over the same clients then differ by its change. So
+terms have versions, and a client counts as a difference where it is in one union and not in the other, or in
+both with different terms; however it differs, it is one client.
+
+A client is known here by its kind: which version of its term each cluster's sum holds. Of 100,000 clients
+most are alike, so two releases are compared kind by kind, not client by client.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from numpy.typing import NDArray
 
 from flameche.em.spherical import Ints
 
-Members = NDArray[np.bool_]  # [sets C]
-Kinds = NDArray[np.bool_]  # [kinds K]
+Members = NDArray[np.uint32]  # [sets C], the version of a client's term that a set holds; 0 for none
+Kinds = NDArray[np.uint32]  # [kinds K]
 MOST_UNIONS = 6  # clusters of which all unions are looked at; beyond, single clusters, pairs and all together
 MOST_CELLS = 20_000_000  # releases times clients that are remembered; older ones are forgotten beyond
 AT_ONCE = 4_000_000  # comparisons held in memory
@@ -36,22 +40,44 @@ class Cells(NamedTuple):
     clients: Ints
 
 
+NOWHERE, SEVERAL = -1, -2
+
+
+class Alone(NamedTuple):
+    """For each kind, the one cluster whose sum holds its clients (or none, or several), and their version."""
+
+    cluster: Ints
+    version: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, kinds: Kinds) -> Alone:
+        """Read it off the kinds [P K]."""
+        held = (kinds > 0).sum(axis=1)
+        where = np.where(held == 1, (kinds > 0).argmax(axis=1), np.where(held == 0, NOWHERE, SEVERAL))
+        return cls(where, kinds.max(axis=1, initial=0))
+
+
 class LeakageGuard:
     """Remembers every release: which clusters' sums held each client."""
 
     def __init__(self, clients: int, clusters: int, least: int) -> None:
         self.least = least
         self.deferred = 0  # sums held back so far
-        self._released = np.zeros((clusters, clients), bool)  # in each cluster's last released sum
-        self._kinds: Kinds = np.zeros((0, clusters), bool)
+        self.version = np.ones(clients, np.uint32)  # of each client's term
+        self._released: Members = np.zeros((clusters, clients), np.uint32)  # in each cluster's last release
+        self._kinds: Kinds = np.zeros((0, clusters), np.uint32)
         self._past: NDArray[np.integer] = np.zeros((0, clients), np.uint8)  # every client's kind [T C]
         self._unions = _unions(clusters)
+
+    def renew(self, clients: Ints, version: NDArray[np.uint32]) -> None:
+        """Note which of their terms [n] these clients have in the sums from now on; equal terms are equal."""
+        self.version[clients] = version
 
     def permits(self, members: Ints, assignment: Ints) -> list[bool]:
         """Tell for each cluster whether the sum over these members [n] may be opened; remember those."""
         now = np.zeros_like(self._released)
-        now[assignment, members] = True
-        there = now.sum(axis=1) > 0
+        now[assignment, members] = self.version[members]
+        there = (now > 0).sum(axis=1) > 0
         if self.least <= 1:
             return [bool(one) for one in there]
         after = np.where(
@@ -65,14 +91,14 @@ class LeakageGuard:
 
     def allowed(self, before: Members, after: Members) -> NDArray[np.bool_]:
         """Tell which clusters may go from sums over `before` to sums over `after` [K C]; the others stay."""
-        allowed: NDArray[np.bool_] = np.isin(after.sum(axis=1), range(1, self.least), invert=True)
+        allowed: NDArray[np.bool_] = np.isin((after > 0).sum(axis=1), range(1, self.least), invert=True)
         kinds, kind = _sorted_out(np.concatenate([before, after]))
         old, new = np.hsplit(kinds, 2)
         clients = np.bincount(kind, minlength=len(kinds))
         past = [_cells(kind, row, len(self._kinds)) for row in self._past]
         while True:
             shown = np.where(allowed, new, old)
-            moved = clients @ (shown ^ old)
+            moved = clients @ (shown != old)
             leaking = self._leaking(shown, clients, past)
             suspects = np.flatnonzero(self._unions[leaking].any(axis=0) & (moved > 0))
             if len(suspects) == 0:
@@ -82,22 +108,22 @@ class LeakageGuard:
     def _leaking(self, shown: Kinds, clients: Ints, past: list[Cells]) -> NDArray[np.bool_]:
         """Tell which unions [U] differ from an earlier one by few; there are clients [Q] of each kind now."""
         leaking = np.zeros(len(self._unions), bool)
-        now, then = _joined(self._unions, shown), _joined(self._unions, self._kinds)
-        size = (now > 0) @ clients
+        rows, alone, before = _different(self._unions, shown), Alone.of(shown), Alone.of(self._kinds)
+        now = _joined(self._unions[rows], shown)
+        there = (now != 0) @ clients > 0
         for cells in past:
-            a, b = now[:, cells.now], then[:, cells.then]
-            for i, j in self._near(size, (b > 0) @ cells.clients, len(cells.now)):
-                apart = (a[i] != b[j]) @ cells.clients
-                leaking[i[(apart > 0) & (apart < self.least)]] = True
+            earlier = self._unions[_different(self._unions, self._kinds[np.unique(cells.then)])]
+            near = _least_apart(self._unions[rows], earlier, alone, before, cells) < self.least
+            for i, j in _in_parts(near & there[:, None], len(cells.now)):
+                a, b = now[i][:, cells.now], _joined(earlier[j], self._kinds)[:, cells.then]
+                apart = (a != b) @ cells.clients
+                few = (apart > 0) & (apart < self.least) & b.any(axis=1)
+                leaking[rows[i[few]]] = True
         return leaking
 
-    def _near(self, a: Ints, b: Ints, cells: int) -> Iterator[tuple[Ints, Ints]]:
-        """Pair unions of a [U] clients with those of b [U] that may differ by few; nobody's with none."""
-        near = (np.abs(a[:, None] - b) < self.least) & (a[:, None] > 0) & (b > 0)
-        i, j = np.nonzero(near)
-        step = max(1, AT_ONCE // cells)
-        for at in range(0, len(i), step):
-            yield i[at : at + step], j[at : at + step]
+    def retire(self, clusters: Ints) -> None:
+        """Note that these clusters' sums will never be opened again; what was opened stays known."""
+        self._released[clusters] = 0
 
     def remember(self, released: Members) -> None:
         """Keep what was released."""
@@ -115,6 +141,7 @@ class LeakageGuard:
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Give what was released, for a checkpoint."""
         return {
+            "guard_version": self.version,
             "guard_released": self._released,
             "guard_kinds": self._kinds,
             "guard_past": self._past,
@@ -123,8 +150,9 @@ class LeakageGuard:
 
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Take back what `state` gave."""
-        self._released = arrays["guard_released"].astype(bool)
-        self._kinds = arrays["guard_kinds"].astype(bool)
+        self.version = arrays.get("guard_version", self.version).astype(np.uint32)
+        self._released = arrays["guard_released"].astype(np.uint32)
+        self._kinds = arrays["guard_kinds"].astype(np.uint32)
         self._past = arrays["guard_past"].astype(np.min_scalar_type(len(self._kinds)))
         self.deferred = int(arrays["guard_deferred"])
 
@@ -139,20 +167,62 @@ def _unions(clusters: int) -> NDArray[np.bool_]:
     return np.array([*single, *pairs, np.ones(clusters, bool)])
 
 
-def _joined(unions: NDArray[np.bool_], kinds: Kinds) -> Ints:
-    """Count how often a client of each kind [P K] is in each union [U K] of sums: [U P].
+def _joined(unions: NDArray[np.bool_], kinds: Kinds) -> NDArray[np.uint64]:
+    """Tell what of a client of each kind [P K] is in each union [U K] of sums: [U P], 0 for nothing.
 
-    Sets overlap where one cluster's last release is older than another's; then a client counts twice.
+    Sets overlap where one cluster's last release is older than another's; then a client counts twice. A first
+    version counts 1, every later one a number scattered over 64 bits (splitmix64), so that only equal terms
+    add up to equal numbers.
     """
-    return unions.astype(np.int64) @ kinds.T.astype(np.int64)
+    number = kinds.T.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    number = np.where(kinds.T > 1, number ^ (number >> np.uint64(31)), kinds.T.astype(np.uint64))
+    joined: NDArray[np.uint64] = unions.astype(np.uint64) @ number
+    return joined
 
 
 def _sorted_out(sets: Members) -> tuple[Kinds, Ints]:
     """List the kinds [P K] of clients in sets [K C], and the kind of each client [C]."""
-    packed = np.ascontiguousarray(np.packbits(sets, axis=0).T)
-    words = packed.view(f"V{packed.shape[1]}").ravel()
+    rows = np.ascontiguousarray(sets.T)
+    words = rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel()
     _, first, kind = np.unique(words, return_index=True, return_inverse=True)
     return sets[:, first].T, kind
+
+
+def _different(unions: NDArray[np.bool_], kinds: Kinds) -> Ints:
+    """Choose the unions that are sums of their own: without clusters that hold nobody, and the whole."""
+    empty = ~(kinds > 0).any(axis=0)
+    return np.flatnonzero(~(unions & empty).any(axis=1) | unions.all(axis=1))
+
+
+def _least_apart(
+    unions: NDArray[np.bool_], earlier: NDArray[np.bool_], now: Alone, then: Alone, cells: Cells
+) -> NDArray[np.float64]:
+    """Count the clients by which each union now differs from each earlier one [U V], or fewer.
+
+    Only clients count that are in one sum at most, now and then: their differences come from how many went
+    from each cluster to each, without comparing unions one by one.
+    """
+    here, there = now.cluster[cells.now], then.cluster[cells.then]
+    same = now.version[cells.now] == then.version[cells.then]
+    clusters, plain = unions.shape[1], (here != SEVERAL) & (there != SEVERAL)
+    one, other = plain & (here >= 0), plain & (there >= 0)
+    both, shared = one & other, np.zeros((clusters, clusters))
+    np.add.at(shared, (here[both], there[both]), np.where(same, 2.0, 1.0)[both] * cells.clients[both])
+    a = np.bincount(here[one], cells.clients[one], clusters)
+    b = np.bincount(there[other], cells.clients[other], clusters)
+    sets, others = unions.astype(np.float64), earlier.astype(np.float64)
+    apart: NDArray[np.float64] = (sets @ a)[:, None] + others @ b - sets @ shared @ others.T
+    return apart
+
+
+def _in_parts(near: NDArray[np.bool_], cells: int) -> Iterator[tuple[Ints, Ints]]:
+    """List the pairs of unions that are near, as many at once as memory allows."""
+    i, j = np.nonzero(near)
+    step = max(1, AT_ONCE // cells)
+    for at in range(0, len(i), step):
+        yield i[at : at + step], j[at : at + step]
 
 
 def _cells(now: Ints, then: NDArray[np.integer], kinds: int) -> Cells:

@@ -78,6 +78,16 @@ class HiddenSums:
         """Move only who is there: nobody else knows where it is."""
         return participants
 
+    def drifted(self, clients: Ints) -> None:
+        """Do nothing: every block is sealed anew whenever a client takes part."""
+
+    def forget(self, clients: Ints, vanished: bool = False) -> None:
+        """Drop the stored blocks; nobody's help is needed."""
+        self._server.drop(clients)
+
+    def retire(self, clusters: Ints) -> None:
+        """Nothing: one sum holds all clusters."""
+
     def _seal(self, terms: Floats, assignment: Ints, senders: Ints | None = None) -> list[bytes]:
         hot = np.eye(self._clusters)[assignment]
         blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)

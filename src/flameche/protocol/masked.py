@@ -3,9 +3,10 @@
 Two ways, by the method's M-step:
 - "participants": in each round and cluster, its participants sum their terms in a session of their own,
   as the paper says.
-- "seen": metadata never change, so a participant contributes only the *change* of its part in each cluster's
-  sum, gamma_new phi - gamma_old phi, for all K clusters in one session of the round's participants. The
-  server's running sums equal those over all clients seen, which the paper calls hard to keep.
+- "seen": a participant contributes only the *change* of its part in each cluster's sum,
+  gamma_new phi_new - gamma_old phi_old, for all K clusters in one session of the round's participants. The
+  server's running sums equal those over all clients seen, which the paper calls hard to keep. A client that
+  leaves is in one last session, where it takes its part out; the part of one that vanished stays.
 
 The guard (`guard.py`) decides which moves are let through; a client keeps the others back, whole, for a later
 round.
@@ -16,12 +17,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flameche.crypto.masking import SecAgg
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
-from flameche.protocol.guard import LeakageGuard
+from flameche.protocol.given import Given
+from flameche.protocol.guard import LeakageGuard, Members
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
@@ -44,7 +45,10 @@ class MaskedSums:
         self._cohort, self._codec, self._ledger = cohort, scheme.codec, ledger
         self._clusters, self._least, self._over = clusters, least, over
         self._guard = LeakageGuard(len(cohort), clusters, least)
-        self._part = np.zeros((len(cohort), clusters), bool)  # each client's own part in the running sums
+        # Which version of its term each client has in the running sums, by the guard's count; 0 for none.
+        self._part: Members = np.zeros((len(cohort), clusters), np.uint32)
+        self._given = Given(cohort)
+        self._leaving = np.zeros(len(cohort), bool)  # who waits for a last session
         self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
         self.broadcast_bytes: int | None = None
 
@@ -52,9 +56,12 @@ class MaskedSums:
         """Hold the sessions that these clients' terms need."""
         if len(clients) == 0:
             return
+        self._leaving[clients] = False
         terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
-        encoded = np.stack([self._codec.encode(term) for term in terms])
+        encoded = self._encoded(terms)
         if self._over == "participants":
+            self._guard.renew(clients, self._given.version(clients))
+            self._given.told(clients)
             permits = np.array(self._guard.permits(clients, assignment))
             open_to = np.where(permits[assignment], assignment, NOWHERE)
             self._sums = self._by_cluster(encoded, clients, open_to)
@@ -69,8 +76,7 @@ class MaskedSums:
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Sum one phase's terms, cluster by cluster."""
         terms = self._cohort.terms(phase, clients, assignment, centroids)
-        encoded = np.stack([self._codec.encode(term) for term in terms])
-        sums = self._by_cluster(encoded, clients, assignment)
+        sums = self._by_cluster(self._encoded(terms), clients, assignment)
         decoded = [None if total is None else self._codec.decode(total) for total in sums]
         return phase.absorb(stacked(decoded, terms.shape[1]))
 
@@ -82,6 +88,22 @@ class MaskedSums:
         """Move only who is there: nobody else's part in a sum can be changed."""
         return participants
 
+    def drifted(self, clients: Ints) -> None:
+        """Remember what these clients gave, for the change that they will contribute."""
+        self._given.keep(clients)
+
+    def forget(self, clients: Ints, vanished: bool = False) -> None:
+        """Let these clients take their parts out in a last session; nobody else can do it for them."""
+        if not vanished:
+            self._leaving[clients] = self._part[clients].any(axis=1)
+
+    def retire(self, clusters: Ints) -> None:
+        """Compare their last sums with later ones no longer."""
+        self._guard.retire(clusters)
+
+    def _encoded(self, terms: Floats) -> Ints:
+        return np.stack([self._codec.encode(term) for term in terms])
+
     def _by_cluster(self, encoded: Ints, clients: Ints, assignment: Ints) -> list[np.ndarray | None]:
         sums: list[np.ndarray | None] = []
         for k in range(self._clusters):
@@ -91,26 +113,36 @@ class MaskedSums:
         return sums
 
     def _add_changes(self, encoded: Ints, clients: Ints, assignment: Ints) -> None:
-        wanted = np.eye(self._clusters, dtype=bool)[assignment]
-        enough = len(clients) >= max(2, self._least)  # for a session
-        after = self._allowed(clients, wanted) if enough else self._part
+        """Sum what changes for these clients, and for those that leave, in one session."""
+        count = len(clients)
+        who = np.append(clients, np.flatnonzero(self._leaving))
+        wanted: Members = np.zeros((len(who), self._clusters), np.uint32)
+        wanted[np.arange(count), assignment] = self._given.version(clients)
+        enough = len(who) >= max(2, self._least)  # for a session
+        after = self._allowed(who, wanted) if enough else self._part
         whole = self._part.copy()
-        whole[clients] = wanted
+        whole[who] = wanted
         different = (whole != after).sum(axis=0) > 0
-        self._ledger.summed("metadata", (whole.sum(axis=0) > 0) | different, ~different)
-        change = after[clients].astype(np.int64) - self._part[clients]
-        if not change.any():
+        self._ledger.summed("metadata", ((whole > 0).sum(axis=0) > 0) | different, ~different)
+        before, now = self._part[who], after[who]
+        moved, touched = (now != before).sum(axis=1) > 0, (now != before).sum(axis=0) > 0
+        if not moved.any():
             return
-        blocks = (change[:, :, None] * encoded[:, None, :]).reshape(len(clients), -1)
-        total = self._session(blocks, clients, "changes").reshape(self._clusters, -1)
+        old = self._encoded(self._given.of(who))
+        new = np.append(encoded, old[count:], axis=0)
+        blocks = (now > 0)[:, :, None] * new[:, None] - (before > 0)[:, :, None] * old[:, None]
+        blocks[~moved] = 0  # who is held back says nothing yet, of its drift neither
+        total = self._session(blocks.reshape(len(who), -1), who, "changes").reshape(self._clusters, -1)
         self._part = after
+        self._given.told(clients[moved[:count]])
+        self._leaving[who[moved]] = False
         self._guard.remember(after.T)
-        held = self._part.sum(axis=0) > 0
-        for k in np.flatnonzero(change.any(axis=0)).tolist():
-            before = self._sums[k]
-            self._sums[k] = (total[k] if before is None else before + total[k]) if held[k] else None
+        held = (after > 0).sum(axis=0) > 0
+        for k in np.flatnonzero(touched).tolist():
+            so_far = self._sums[k]
+            self._sums[k] = (total[k] if so_far is None else so_far + total[k]) if held[k] else None
 
-    def _allowed(self, clients: Ints, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _allowed(self, clients: Ints, wanted: Members) -> Members:
         """Give everybody's part after the moves that the guard lets through; a move is made whole or not."""
         moving = (wanted != self._part[clients]).any(axis=1)
         while True:
@@ -130,12 +162,15 @@ class MaskedSums:
     def state(self) -> Arrays:
         """Give the running sums and every client's part in them."""
         sums = {f"sum/{k}": total for k, total in enumerate(self._sums) if total is not None}
-        return {"part": self._part, **self._guard.state(), **sums}
+        own = {"part": self._part, "leaving": self._leaving}
+        return {**own, **self._guard.state(), **self._given.state(), **sums}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        self._part = arrays["part"].astype(bool)
+        self._part = arrays["part"].astype(np.uint32)
+        self._leaving = arrays.get("leaving", self._leaving).astype(bool)
         self._guard.restore(arrays)
+        self._given.restore(arrays)
         for key, value in arrays.items():
             if key.startswith("sum/"):
                 self._sums[int(key.removeprefix("sum/"))] = value

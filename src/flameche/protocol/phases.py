@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from flameche.em import criteria, spherical
 from flameche.em.spherical import Centroids, Floats, Ints
 
@@ -70,3 +72,41 @@ class Spread:
     def absorb(self, totals: Floats) -> tuple[float, float]:
         """Give DBI and CH."""
         return criteria.davies_bouldin(self.means, totals), criteria.calinski_harabasz(self.means, totals)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean error per cluster: how far its clients lie from their nearest centroid."""
+
+    centroids: Centroids
+
+    def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
+        """Give the distance to the nearest centroid, a one."""
+        error = spherical.e_step(phi, weight, self.centroids)[1]
+        return np.column_stack([error, np.ones(len(phi))])
+
+    def absorb(self, totals: Floats) -> Floats:
+        """Give the clients counted and their mean error [K 2]; NaN for a cluster without a sum."""
+        count = np.rint(totals[:, 1])
+        mean = np.divide(totals[:, 0], count, out=np.full(len(totals), np.nan), where=count > 0)
+        return np.column_stack([count, mean])
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Mean absolute deviation of errors from their mean; squares would drown in fixed point's rounding."""
+
+    centroids: Centroids
+    errors: Floats  # [K 2], what `Errors` gave
+
+    def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
+        """Give the distance of the own error from the cluster's mean, a one."""
+        error = spherical.e_step(phi, weight, self.centroids)[1]
+        mean = np.nan_to_num(self.errors[assignment, 1])
+        return np.column_stack([np.abs(error - mean), np.ones(len(phi))])
+
+    def absorb(self, totals: Floats) -> Floats:
+        """Give the mean deviation [K]; NaN for a cluster without a sum."""
+        count = np.rint(totals[:, 1])
+        mean: Floats = np.divide(totals[:, 0], count, out=np.full(len(totals), np.nan), where=count > 0)
+        return mean

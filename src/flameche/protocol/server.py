@@ -40,6 +40,14 @@ class AdditiveServer:
                     self._move(i, NOWHERE)
                 self._terms[i] = self._adder.load(term)
 
+    def drop(self, clients: Ints) -> None:
+        """Forget these clients' terms, and take them out of the sums."""
+        with self._ledger.clock("server", "encryption"):
+            for i in clients.tolist():
+                if i in self._home:
+                    self._move(i, NOWHERE)
+                self._terms.pop(i, None)
+
     def holds(self, clients: Ints) -> NDArray[np.bool_]:
         """Tell which of these clients have a term here."""
         return np.array([i in self._terms for i in clients.tolist()], bool)

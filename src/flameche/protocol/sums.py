@@ -14,6 +14,7 @@ import numpy as np
 from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
+from flameche.protocol.given import Given
 from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
@@ -55,6 +56,18 @@ class Sums(Protocol):
         """Tell whose terms can change cluster now: everybody seen, or only who is there to say so."""
         ...
 
+    def drifted(self, clients: Ints) -> None:
+        """Hear that these clients' metadata are about to change; they say so when they next take part."""
+        ...
+
+    def forget(self, clients: Ints, vanished: bool = False) -> None:
+        """Take these clients out of the sums; vanished: they cannot help with it."""
+        ...
+
+    def retire(self, clusters: Ints) -> None:
+        """Note that these clusters will have no members any more."""
+        ...
+
     def state(self) -> Arrays:
         """Give what must survive a restart."""
         ...
@@ -74,11 +87,18 @@ class StoredSums:
         self._sealed = scheme.opened_by == "clients"
         self.broadcast_bytes: int | None = 0 if self._sealed else None
         self._sizes = np.zeros(clusters, np.int64)  # of each cluster's last released sum
+        self._given = Given(cohort)
 
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
-        """Send sealed metadata: once, or whenever imputed blocks may have changed."""
+        """Send sealed metadata: once, after a drift, or whenever imputed blocks may have changed.
+
+        A new term takes the old one's place: adding the change to it would count as a second term.
+        """
+        changed = self._given.changed(clients)
+        self._guard.renew(clients, self._given.version(clients))
+        self._given.told(clients)
         if not self._cohort.imputes:
-            new = ~self._server.holds(clients)
+            new = changed | ~self._server.holds(clients)
             clients, assignment = clients[new], assignment[new]
         terms = self._cohort.contribute(MStep(centroids), clients, assignment, centroids)
         self._ledger.sent("metadata", clients, sizes_of(terms))
@@ -115,15 +135,34 @@ class StoredSums:
         """Move anybody: the server has everybody's term."""
         return seen
 
+    def drifted(self, clients: Ints) -> None:
+        """Keep the old terms until new ones come."""
+        self._given.keep(clients)
+
+    def forget(self, clients: Ints, vanished: bool = False) -> None:
+        """Drop the stored terms; nobody's help is needed."""
+        self._server.drop(clients)
+
+    def retire(self, clusters: Ints) -> None:
+        """Send their last sums no longer."""
+        self._guard.retire(clusters)
+        self._sizes[clusters] = 0
+
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""
-        return {**self._server.state(), **self._guard.state(), "sizes": self._sizes}
+        return {
+            **self._server.state(),
+            **self._guard.state(),
+            **self._given.state(),
+            "sizes": self._sizes,
+        }
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._server.restore(arrays)
         self._guard.restore(arrays)
         self._sizes = arrays["sizes"].astype(np.int64)
+        self._given.restore(arrays)
         if self._sealed:
             self.broadcast_bytes = int(self._sizes.sum())
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.methods.base import UNSEEN, Arrays, Ints, Method, Outcome, World
+from flameche.simulation.events import Timeline
 from flameche.simulation.schedule import draw_participants
 
 CHECKPOINT_SHARE = 0.05  # of the run's time may go into writing checkpoints
@@ -69,9 +70,15 @@ class Result:
     outcome: Outcome
     ari: float  # of the stored assignments
     ari_final: float  # after a last E-step
-    accuracy: NDArray[np.float64]  # [C]
+    accuracy: NDArray[np.float64]  # [C], NaN for clients that have left
     wall_s: float
     participations: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Average over the clients that are there at the end."""
+        there = ~np.isnan(self.accuracy)
+        return float(self.accuracy[there].mean()) if there.any() else float("nan")
 
 
 def simulate(
@@ -83,30 +90,36 @@ def simulate(
     recorder: Recorder | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
     started: float | None = None,
+    timeline: Timeline | None = None,
 ) -> Result:
-    """Play all rounds, from the last checkpoint if the recorder has one.
+    """Play all rounds, from the last checkpoint if the recorder has one; a timeline says who comes and goes.
 
     `started` is when the run's own preparation began, by time.perf_counter; its wall time counts from there.
     """
-    recorder = recorder or Unrecorded()
+    recorder, timeline = recorder or Unrecorded(), timeline or Timeline(world.clients)
     checkpoint, records = recorder.resume()
     start = time.perf_counter() if started is None else started
     if checkpoint:
+        timeline.replay(checkpoint.round, world)
         _restore(method, world, checkpoint)
         start -= checkpoint.wall_s
+    else:
+        timeline.begin(method)
     for record in records:
         if on_round:
             on_round(record)
     accuracy = np.full(world.clients, np.nan)
     saved_at, saving = time.perf_counter(), 0.0
     for r in range(len(records) + 1, world.rounds + 1):
-        chosen = draw_participants(world.seed, r, world.clients, participants)
+        timeline.play(r, method, world)
+        present = timeline.present(r)
+        chosen = draw_participants(world.seed, r, world.clients, participants, present)
         reclustered = method.round(r, chosen)
         if r % evaluate_every == 0 or r == world.rounds:
-            accuracy = _score(method, world)
+            accuracy = _score(method, world, present)
         else:
             accuracy = np.full(world.clients, np.nan)
-        record = _describe(method, world, r, chosen, reclustered, accuracy)
+        record = _describe(method, world, r, chosen, reclustered, accuracy, present)
         records.append(record)
         recorder.add_round(record)
         now = time.perf_counter()
@@ -116,14 +129,15 @@ def simulate(
             saving = saved_at - now
         if on_round:
             on_round(record)
+    present = timeline.present(world.rounds)
     if checkpoint and checkpoint.round == world.rounds:  # killed between the last round and the summary
-        accuracy = _score(method, world)
+        accuracy = _score(method, world, present)
     with world.ledger.muted():  # the simulator's own measurement, no part of the cost
         outcome = method.finish()
-    away = int((method.assignment == UNSEEN).sum())
-    if 0 < away < world.clients:
+    away = int((method.assignment[present] == UNSEEN).sum())
+    if 0 < away < len(present):
         world.notes.append(
-            f"ARI is over {world.clients - away} of {world.clients} clients; the others have no cluster yet"
+            f"ARI is over {len(present) - away} of {len(present)} clients; the others have no cluster yet"
         )
     played = np.zeros(world.clients, np.int64)
     for record in records:
@@ -131,37 +145,48 @@ def simulate(
     return Result(
         rounds=records,
         outcome=outcome,
-        ari=_ari(method, world.group, method.assignment),
+        ari=_ari(method, world.group, method.assignment, present),
         ari_final=float("nan")
         if outcome.assignment is None
-        else _ari(method, world.group, outcome.assignment),
+        else _ari(method, world.group, outcome.assignment, present),
         accuracy=accuracy,
         wall_s=time.perf_counter() - start,
         participations=played,
     )
 
 
-def _score(method: Method, world: World) -> NDArray[np.float64]:
+def _score(method: Method, world: World, present: Ints) -> NDArray[np.float64]:
+    """Score every client that is there [C]; NaN for the others."""
     with world.ledger.clock("client", "evaluation"):
-        return world.trainer.accuracy(method.models, method.serving())
+        accuracy = world.trainer.accuracy(method.models, method.serving())
+    scores = np.full(world.clients, np.nan)
+    scores[present] = accuracy[present]
+    return scores
 
 
-def _ari(method: Method, group: Ints, assignment: Ints) -> float:
-    """Compare with the truth over the clients that have a cluster; NaN for a method that does not cluster."""
-    known = assignment != UNSEEN
-    if known.sum() < 2 or (method.clusters < 2 and method.about.family == "–"):
+def _ari(method: Method, group: Ints, assignment: Ints, present: Ints) -> float:
+    """Compare with the truth over clients there that have a cluster; NaN for a method without clusters."""
+    known = present[assignment[present] != UNSEEN]
+    if len(known) < 2 or (method.clusters < 2 and method.about.family == "–"):
         return float("nan")
     return float(adjusted_rand_score(group[known], assignment[known]))
 
 
 def _describe(
-    method: Method, world: World, r: int, chosen: Ints, reclustered: bool, accuracy: NDArray[np.float64]
+    method: Method,
+    world: World,
+    r: int,
+    chosen: Ints,
+    reclustered: bool,
+    accuracy: NDArray[np.float64],
+    present: Ints,
 ) -> dict[str, Any]:
-    known = method.assignment[method.assignment != UNSEEN]
+    known = method.assignment[present]
+    known = known[known != UNSEEN]
     return {
         "round": r,
-        "accuracy": float(accuracy.mean()),
-        "ari": _ari(method, world.group, method.assignment),
+        "accuracy": float(accuracy[present].mean()),
+        "ari": _ari(method, world.group, method.assignment, present),
         "sizes": np.bincount(known, minlength=method.clusters).tolist(),
         "participants": chosen.tolist(),
         "assignment": method.assignment.tolist(),

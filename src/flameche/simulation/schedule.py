@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 from flameche.rng import stream
 
 
-def draw_participants(seed: int, round: int, clients: int, participants: int) -> NDArray[np.int64]:
-    """Draw the clients of one round, without replacement, in ascending order."""
-    chosen = stream(seed, "schedule", round).choice(clients, size=participants, replace=False)
-    return np.sort(chosen).astype(np.int64)
+def draw_participants(
+    seed: int, round: int, clients: int, participants: int, present: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Draw the clients of one round, without replacement, in ascending order.
+
+    Of those `present`, where not all are; as many as ever, while there are so many.
+    """
+    there = np.arange(clients) if present is None else present
+    count = min(participants, len(there))
+    chosen = stream(seed, "schedule", round).choice(len(there), size=count, replace=False)
+    return np.sort(there[chosen]).astype(np.int64)
