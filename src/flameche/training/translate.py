@@ -1,0 +1,280 @@
+"""Reads a network's computation and writes it as stacked layers, where it is made of what these cover.
+
+The computation is found by torch.fx. What has no stacked layer raises `Untranslatable`, and the caller stays
+with torch.vmap or the plain loop; whether the numbers agree is tried, never assumed (`program.agrees`).
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from flameche.training.builder import Builder, Sliding, Untranslatable
+from flameche.training.convolution import Convolution
+from flameche.training.layers import Add, MaxPool, MeanPool, Norm, Pointwise, Product
+from flameche.training.passes import Layer, Step
+from flameche.training.windows import Form, Slide, Window, up
+
+SLOPES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "relu": (torch.relu, lambda x, y: y > 0),
+    "tanh": (torch.tanh, lambda x, y: 1 - y * y),
+    "sigmoid": (torch.sigmoid, lambda x, y: y * (1 - y)),
+    "silu": (F.silu, lambda x, y: torch.sigmoid(x) * (1 + x - y)),
+    "leaky_relu": (F.leaky_relu, lambda x, y: torch.where(x > 0, 1.0, 0.01)),
+    "softplus": (F.softplus, lambda x, y: torch.sigmoid(x)),
+}
+NAMES: dict[Any, str] = {
+    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.LeakyReLU: "leaky_relu",
+    nn.Softplus: "softplus", F.relu: "relu", torch.relu: "relu", torch.relu_: "relu", torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid", F.silu: "silu", F.leaky_relu: "leaky_relu", F.softplus: "softplus",
+    F.tanh: "tanh", F.sigmoid: "sigmoid", "relu": "relu", "relu_": "relu", "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}  # fmt: skip
+SAME = (nn.Identity, nn.Flatten)
+RESHAPES = ("flatten", "view", "reshape", "contiguous", "squeeze")
+ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
+MEANS = (torch.mean, "mean")
+MOST_OUTPUTS = 128  # of all places of a pooling window: what one program sums up
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """Read a size that may be one number or two."""
+    one = (value, value) if isinstance(value, int) else tuple(value)
+    if len(one) != 2 or not all(isinstance(n, int) for n in one):
+        raise Untranslatable(f"a size of {value}")
+    return int(one[0]), int(one[1])
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a traced network once to see what shape each value has."""
+
+    def found(self, images: torch.Tensor) -> dict[fx.Node, tuple[int, ...]]:
+        """Give the shapes of the values that are tensors."""
+        self._found: dict[fx.Node, tuple[int, ...]] = {}
+        with torch.no_grad():
+            self.run(images)
+        return self._found
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Note a node's shape."""
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self._found[n] = tuple(value.shape)
+        return value
+
+
+class Translator:
+    """Turns the nodes of one traced network into steps."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        shape: tuple[int, int, int],
+        align: int,
+        trim: bool,
+        sliding: Sliding,
+        trained: int = 0,
+    ) -> None:
+        own = copy.deepcopy(module).cpu().float().eval()
+        try:
+            self.traced = fx.symbolic_trace(own)
+            self.shapes = _Shapes(self.traced).found(torch.zeros(2, *shape))
+        except Exception as problem:  # a user's own code can fail in any way
+            raise Untranslatable(f"torch.fx: {problem}") from problem
+        self.modules = dict(self.traced.named_modules())
+        self.builder = Builder(module, align, trim, sliding, trained)
+        channels, height, width = shape
+        self.forms = [Form(height, width, channels, up(channels, align))]
+        self.steps: list[Step] = []
+        self.values: dict[fx.Node, int] = {}
+        self.used: set[str] = set()
+        for node in self.traced.graph.nodes:
+            self._node(node)
+
+    def _node(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            if self.values:
+                raise Untranslatable("a network of several inputs")
+            self.values[node] = 0
+        elif node.op == "output":
+            if not isinstance(node.args[0], fx.Node) or self._of(node.args[0]) != len(self.forms) - 1:
+                raise Untranslatable("an output that is not the last value")
+        elif node.op == "call_module":
+            self._module(node, self.modules[str(node.target)])
+        elif node.op in ("call_function", "call_method"):
+            self._call(node)
+        else:
+            raise Untranslatable(f"{node.op} of {node.target}")
+
+    def _of(self, argument: Any) -> int:
+        if not isinstance(argument, fx.Node) or argument not in self.values:
+            raise Untranslatable(f"an argument {argument}")
+        return self.values[argument]
+
+    def _write(self, node: fx.Node, layer: Any, *inputs: int) -> None:
+        self.forms.append(layer.form)
+        self.values[node] = len(self.forms) - 1
+        self.steps.append(Step(layer, inputs, self.values[node]))
+
+    def _module(self, node: fx.Node, layer: nn.Module) -> None:
+        name, at = str(node.target), self._of(node.args[0])
+        if len(node.args) != 1 or node.kwargs:
+            raise Untranslatable(f"{name} called with several arguments")
+        if any(True for _ in layer.parameters()):
+            if name in self.used:
+                raise Untranslatable(f"{name} used twice")
+            self.used.add(name)
+        form = self.forms[at]
+        if isinstance(layer, SAME):
+            self._same(node, at)
+        elif type(layer) in NAMES:
+            self._pointwise(node, NAMES[type(layer)], at, layer)
+        elif isinstance(layer, nn.Conv2d):
+            self._write(node, self.builder.conv(name, layer, form, first=at == 0), at)
+        elif isinstance(layer, nn.Linear):
+            if len(self.shapes[node]) != 2:
+                raise Untranslatable(f"{name} over more than features")
+            self._write(node, self.builder.linear(name, layer, form, first=at == 0), at)
+        elif isinstance(layer, nn.BatchNorm2d | nn.BatchNorm1d):
+            if isinstance(layer, nn.BatchNorm1d) and form.pixels > 1:
+                raise Untranslatable(f"{name} over a flattened map")
+            self._write(node, self.builder.norm(name, layer, form), at)
+        elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d):
+            self._pool(node, layer, at)
+        else:
+            raise Untranslatable(f"{name}, a {type(layer).__name__}")
+
+    def _same(self, node: fx.Node, at: int) -> None:
+        """A change of shape only: keep the images apart and the order of what they hold."""
+        shape, form = self.shapes[node], self.forms[at]
+        whole = (2, form.channels * form.pixels)
+        if shape not in (whole, (2, form.channels, form.height, form.width)):
+            raise Untranslatable(f"a value of shape {shape}")
+        self.values[node] = at
+
+    def _call(self, node: fx.Node) -> None:
+        target: Any = node.target
+        if node not in self.shapes:  # x.size(0) and the like, read by a reshape that was tried
+            return
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if target in ADDS:
+            if len(node.args) != 2 or node.kwargs:
+                raise Untranslatable("a scaled sum")
+            a, b = (self._of(each) for each in node.args)
+            if self.forms[a] != self.forms[b] or a == b:
+                raise Untranslatable("a sum of unlike values")
+            self._write(node, Add(self.forms[a]), a, b)
+        elif target in NAMES:
+            if len(node.args) != 1 or set(node.kwargs) - {"inplace"}:
+                raise Untranslatable(f"{name} with arguments")
+            self._pointwise(node, NAMES[target], self._of(node.args[0]), None)
+        elif name in RESHAPES:
+            self._same(node, self._of(node.args[0]))
+        elif target in MEANS:
+            self._mean(node)
+        elif name == "adaptive_avg_pool2d":
+            self._pool(node, nn.AdaptiveAvgPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
+        elif name in ("max_pool2d", "boolean_dispatch", "_max_pool2d"):
+            self._pool(node, nn.MaxPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
+        elif name == "avg_pool2d":
+            self._pool(node, nn.AvgPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
+        else:
+            raise Untranslatable(f"a call of {name or target}")
+
+    def _pointwise(self, node: fx.Node, name: str, at: int, layer: Any) -> None:
+        if (name == "leaky_relu" and layer is not None and layer.negative_slope != 0.01) or (
+            name == "softplus" and layer is not None and (layer.beta, layer.threshold) != (1, 20)
+        ):
+            raise Untranslatable(f"{name} with arguments")
+        self._write(node, Pointwise(self.forms[at], *SLOPES[name]), at)
+
+    def _mean(self, node: fx.Node) -> None:
+        at = self._of(node.args[0])
+        form, axes = self.forms[at], node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+        if not isinstance(axes, tuple | list) or sorted(a % 4 for a in axes) != [2, 3]:
+            raise Untranslatable("a mean over other than the map")
+        size = (form.height, form.width)
+        out = Form(1, 1, form.channels, form.pitch)
+        self._write(node, MeanPool(out, Window(form, size, size, (0, 0))), at)
+
+    def _pool(self, node: fx.Node, layer: Any, at: int) -> None:
+        form = self.forms[at]
+        if isinstance(layer, nn.AdaptiveAvgPool2d):
+            height, width = pair(layer.output_size)
+            if form.height % height or form.width % width:
+                raise Untranslatable("adaptive pooling by unequal windows")
+            kernel = stride = (form.height // height, form.width // width)
+            padding = (0, 0)
+        else:
+            kernel, stride, padding = pair(layer.kernel_size), pair(layer.stride), pair(layer.padding)
+            if layer.ceil_mode or getattr(layer, "dilation", 1) not in (1, (1, 1)):
+                raise Untranslatable("pooling with ceil_mode or dilation")
+        window = Window(form, kernel, stride, padding)
+        out = Form(*window.out, form.channels, form.pitch)
+        if isinstance(layer, nn.MaxPool2d):
+            if layer.return_indices:
+                raise Untranslatable("pooling that returns indices")
+            self._write(node, MaxPool(out, window), at)
+            return
+        if kernel != stride or padding != (0, 0) or getattr(layer, "divisor_override", None):
+            raise Untranslatable("average pooling by windows that overlap or are padded")
+        self._write(node, MeanPool(out, window), at)
+
+
+def fuse(steps: list[Step]) -> list[Step]:
+    """Join what runs over the same values: a residual to its BatchNorm, ReLU to its neighbour."""
+    for n, step in enumerate(steps):
+        if isinstance(step.layer, Add):
+            for mine, other in (step.inputs, step.inputs[::-1]):
+                source = _maker(steps[:n], mine)
+                if source is not None and isinstance(source.layer, Norm) and _readers(steps, mine) == 1:
+                    joined = Step(source.layer, (source.inputs[0], other), step.output)
+                    return fuse([s for s in steps[:n] if s is not source] + [joined] + steps[n + 1 :])
+        if isinstance(step.layer, MaxPool) and _readers(steps, step.inputs[0]) == 1:
+            source = _maker(steps[:n], step.inputs[0])
+            pooled = _pooled(source.layer, step.layer) if source is not None else None
+            if source is not None and pooled is not None:
+                joined = Step(pooled, source.inputs, step.output)
+                return fuse([joined if s is source else s for s in steps if s is not step])
+        if isinstance(step.layer, Pointwise) and step.layer.function is torch.relu:
+            mine = step.inputs[0]
+            after = [s for s in steps if step.output in s.inputs]
+            if len(after) == 1 and isinstance(after[0].layer, MaxPool) and not after[0].layer.relu:
+                later = replace(after[0], layer=replace(after[0].layer, relu=True), inputs=(mine,))
+                return fuse([later if s is after[0] else s for s in steps if s is not step])
+            source = _maker(steps[:n], mine)
+            if (
+                source is not None
+                and isinstance(source.layer, Norm | Product | Convolution)
+                and _readers(steps, mine) == 1
+                and not source.layer.relu
+            ):
+                joined = Step(replace(source.layer, relu=True), source.inputs, step.output)
+                return fuse([joined if s is source else s for s in steps if s is not step])
+    return steps
+
+
+def _pooled(made: Layer, pool: MaxPool) -> Convolution | None:
+    """Let a convolution take its pooling along, where windows tile the map by a power of two."""
+    if not isinstance(made, Convolution) or made.plan.pool > 1 or made.relu:
+        return None
+    window, side = pool.window, pool.window.kernel[0]
+    tiles = window.kernel == window.stride == (side, side) and window.padding == (0, 0)
+    if not tiles or side not in (2, 4) or made.form.pitch * window.taps > MOST_OUTPUTS:
+        return None
+    return replace(made, form=pool.form, plan=Slide(made.plan.window, side), relu=pool.relu)
+
+
+def _maker(steps: list[Step], value: int) -> Step | None:
+    return next((s for s in steps if s.output == value), None)
+
+
+def _readers(steps: list[Step], value: int) -> int:
+    return sum(s.inputs.count(value) for s in steps)

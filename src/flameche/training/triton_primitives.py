@@ -1,0 +1,316 @@
+"""The primitives of stacked layers as Triton kernels: each pass over memory does all it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found,unused-ignore]
+from torch import Tensor
+
+from flameche.training import triton_maps as maps
+from flameche.training import triton_rows as rows
+from flameche.training.primitives import BETA1, BETA2, EPS, Normed, Plain, Slid, Source, Table
+from flameche.training.sliding import Slides
+from flameche.training.windows import Slide, Window
+
+TILE = 4096  # values of a program
+PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
+STEPS = 2**14  # of Adam whose corrections are tabled; beyond, they are one in float32
+
+
+class Fast(Plain):
+    """The primitives on CUDA, in float32 and bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slides = Slides()
+        self._sizes: dict[tuple[float, torch.device], Tensor] = {}
+
+    def image_patches(
+        self, data: Tensor, index: Tensor, window: Window, columns: int, ones: bool, dtype: torch.dtype
+    ) -> Tensor:
+        """Gather bytes and lay out their patches in one pass."""
+        return self._patches(
+            maps.image_patches_kernel, (data, index), index.shape, window, columns, ones, dtype
+        )
+
+    def patches(self, x: Tensor, window: Window, columns: int, ones: bool) -> Tensor:
+        """Lay out what each window sees."""
+        return self._patches(maps.patches_kernel, (x,), x.shape[:2], window, columns, ones, x.dtype)
+
+    def _patches(
+        self,
+        kernel: Any,
+        sources: Any,
+        shape: Any,
+        window: Window,
+        columns: int,
+        ones: bool,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        height, width = window.out
+        clients, batch = shape
+        out = torch.empty(clients, batch * height * width, columns, dtype=dtype, device=sources[0].device)
+        count = clients * batch * height * width
+        block = 64 if columns % 64 == 0 else min(32, triton.next_power_of_2(columns))
+        tall = TILE // block
+        kernel[(triton.cdiv(count, tall), triton.cdiv(columns, block))](
+            *sources, out, count, *_sizes(window), window.form.channels, *window.kernel, *window.stride,
+            *window.padding, COLUMNS=columns, ONES=ones, BR=tall, BK=block,
+        )  # fmt: skip
+        return out
+
+    def fold(self, patches: Tensor, window: Window, into: Tensor | None) -> Tensor:
+        """Add up patches where they overlap."""
+        form = window.form
+        clients, images = len(patches), patches.shape[1] // (window.out[0] * window.out[1])
+        out = into
+        if out is None:
+            out = patches.new_empty(clients, images, form.height, form.width, form.pitch)
+        count = clients * images * form.pixels
+        wide, tall = _tile(form.pitch)
+        maps.fold_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
+            patches, out, out, count, patches.shape[2], *_sizes(window), form.channels, *window.stride,
+            *window.padding, *window.kernel, ADD=into is not None, BR=tall, BC=wide,
+        )  # fmt: skip
+        return out
+
+    def spread(self, weights: Tensor, table: Table) -> Tensor:
+        """Build the matrix from all of a small map to all that comes out."""
+        clients, _, channels, outputs = weights.shape
+        places, outs = len(table), len(table[0])
+        out = weights.new_empty(clients, places * channels, outs * outputs)
+        wide, tall = _tile(outputs)
+        grid = (clients, places * outs, triton.cdiv(channels, tall) * triton.cdiv(outputs, wide))
+        maps.spread_kernel[grid](
+            weights, self._tabled(table, weights), out, weights.stride(0), channels, outputs, places, outs,
+            BC=tall, BO=wide,
+        )  # fmt: skip
+        return out
+
+    def collect(self, wide: Tensor, table: Table, out: Tensor) -> None:
+        """Add up each tap's part of `spread`'s matrix."""
+        clients, taps, channels, outputs = out.shape
+        lists = [[n for n, t in enumerate(sum(table, [])) if t == tap] for tap in range(taps)]  # noqa: RUF017
+        longest = max(map(len, lists))
+        pairs = [each + [-1] * (longest - len(each)) for each in lists]
+        across, tall = _tile(outputs)
+        grid = (clients, taps, triton.cdiv(channels, tall) * triton.cdiv(outputs, across))
+        maps.collect_kernel[grid](
+            wide, self._tabled(pairs, wide), out, out.stride(0), channels, outputs, len(table), len(table[0]),
+            LONG=longest, BC=tall, BO=across,
+        )  # fmt: skip
+
+    def norm(
+        self,
+        x: Tensor,
+        count: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running: tuple[Tensor, Tensor],
+        momentum: float,
+        eps: float,
+        residual: Tensor | None,
+        relu: bool,
+    ) -> Normed:
+        """Normalise by the real samples' statistics, in two passes."""
+        clients, height, pitch, places = _rows(x)
+        wide, tall = _tile(pitch)
+        chunks, per = _chunks(clients, height, pitch, tall)
+        parts = torch.empty(clients, chunks, 2, pitch, dtype=torch.float32, device=x.device)
+        mean, scale = (torch.empty(clients, pitch, dtype=torch.float32, device=x.device) for _ in range(2))
+        across = triton.cdiv(pitch, wide)
+        rows.moments_kernel[(clients, chunks, across)](
+            x, count, parts, height, places, per, pitch, BR=tall, BC=wide
+        )
+        rows.moments_end_kernel[(clients, across)](
+            parts, count, mean, scale, *running, running[0].stride(0), height, places, per, chunks, momentum,
+            eps, pitch, BK=triton.next_power_of_2(chunks), BC=wide,
+        )  # fmt: skip
+        return Normed(x, self.affine(x, mean, scale, weight, bias, residual, relu), mean, scale)
+
+    def affine(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        relu: bool,
+    ) -> Tensor:
+        """Shift and scale each channel; add a residual; apply ReLU."""
+        clients, height, pitch, _ = _rows(x)
+        wide, tall = _tile(pitch)
+        mean, scale = (each.contiguous() for each in (mean, scale))
+        out = torch.empty_like(x)
+        rows.affine_kernel[(triton.cdiv(height, tall), clients, triton.cdiv(pitch, wide))](
+            x, x if residual is None else residual, out, mean, scale, weight, bias, mean.stride(0),
+            weight.stride(0), height, pitch, ADD=residual is not None, RELU=relu, BR=tall, BC=wide,
+        )  # fmt: skip
+        return out
+
+    def norm_back(
+        self,
+        grad: Tensor,
+        saved: Normed,
+        count: Tensor,
+        weight: Tensor,
+        out: tuple[Tensor, Tensor],
+        relu: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Go back through `norm`, in two passes."""
+        clients, height, pitch, places = _rows(grad)
+        wide, tall = _tile(pitch)
+        chunks, per = _chunks(clients, height, pitch, tall)
+        across = triton.cdiv(pitch, wide)
+        parts = torch.empty(clients, chunks, 2, pitch, dtype=torch.float32, device=grad.device)
+        sums = torch.empty(clients, 2, pitch, dtype=torch.float32, device=grad.device)
+        rows.norm_sums_kernel[(clients, chunks, across)](
+            grad, saved.x, saved.y, saved.mean, saved.scale, parts, height, per, pitch, RELU=relu, BR=tall,
+            BC=wide,
+        )  # fmt: skip
+        rows.norm_sums_end_kernel[(clients, across)](
+            parts, sums, *out, out[0].stride(0), chunks, pitch, BK=triton.next_power_of_2(chunks), BC=wide
+        )
+        back = torch.empty_like(grad)
+        rows.norm_back_kernel[(triton.cdiv(height, tall), clients, across)](
+            grad, saved.x, saved.mean, saved.scale, weight, sums, count, back, weight.stride(0), height,
+            places, pitch, BR=tall, BC=wide,
+        )  # fmt: skip
+        return back, grad
+
+    def pool(self, x: Tensor, window: Window, relu: bool) -> tuple[Tensor, Tensor]:
+        """Take each window's largest value, and which tap it is."""
+        clients, batch, _, _, pitch = x.shape
+        out = x.new_empty(clients, batch, *window.out, pitch)
+        where = torch.empty_like(out, dtype=torch.uint8)
+        count = out.numel() // pitch
+        wide, tall = _tile(pitch)
+        maps.pool_kernel[(triton.cdiv(count, tall), triton.cdiv(pitch, wide))](
+            x, out, where, count, *_sizes(window), *window.stride, *window.padding, *window.kernel, RELU=relu,
+            BR=tall, BC=wide,
+        )  # fmt: skip
+        return out, where
+
+    def pool_back(self, grad: Tensor, where: Tensor, window: Window) -> Tensor:
+        """Send each gradient to where its value came from."""
+        form = window.form
+        out = grad.new_empty(*grad.shape[:2], form.height, form.width, form.pitch)
+        count = out.numel() // form.pitch
+        wide, tall = _tile(form.pitch)
+        maps.pool_back_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
+            grad, where, out, count, *_sizes(window), *window.stride, *window.padding, *window.kernel,
+            BR=tall, BC=wide,
+        )  # fmt: skip
+        return out
+
+    def slide(self, source: Source, weights: Tensor, plan: Slide, bias: bool, relu: bool, keep: bool) -> Slid:
+        """Convolve and pool without laying out patches."""
+        return self.slides.ahead(source, weights, plan, bias, relu, keep)
+
+    def slide_back(
+        self,
+        grad: Tensor,
+        saved: Slid,
+        weights: Tensor,
+        plan: Slide,
+        relu: bool,
+        out: Tensor | None,
+        bias: bool,
+        into: Tensor | None,
+        wanted: bool,
+    ) -> Tensor | None:
+        """Go back through `slide`."""
+        masked = relu or plan.pool > 1
+        if out is not None:
+            self.slides.weigh(grad, saved, plan, masked, bias, out)
+        return self.slides.back(grad, saved, plan, masked, into) if wanted else None
+
+    def slope(self, logits: Tensor, labels: Tensor, index: Tensor, count: Tensor, classes: int) -> Tensor:
+        """Give the gradient of each client's mean loss by logits, in one pass."""
+        out, (clients, batch), pitch = torch.empty_like(logits), index.shape, logits.shape[4]
+        wide = triton.next_power_of_2(pitch)
+        tall = max(1, min(32, TILE // wide))
+        rows.slope_kernel[(triton.cdiv(batch, tall), clients)](
+            logits, labels, index, count, out, batch, classes, pitch, BR=tall, BC=wide
+        )
+        return out
+
+    def activate(self, y: Tensor, bias: Tensor | None, relu: bool) -> None:
+        """Add a bias and apply ReLU, in one pass."""
+        if bias is None and not relu:
+            return
+        clients, height, pitch, _ = _rows(y)
+        wide = min(128, triton.next_power_of_2(pitch))
+        tall = TILE // 2 // wide
+        rows.activate_kernel[(triton.cdiv(height, tall), triton.cdiv(pitch, wide), clients)](
+            y, y if bias is None else bias, height, 0 if bias is None else bias.stride(0), pitch,
+            BIAS=bias is not None, RELU=relu, BR=tall, BC=wide,
+        )  # fmt: skip
+
+    def activate_back(self, grad: Tensor, y: Tensor | None, out: Tensor | None) -> None:
+        """Stop the gradient at ReLU and sum it up for the bias, in one pass."""
+        clients, height, pitch, _ = _rows(grad)
+        if out is None and y is not None:
+            rows.relu_back_kernel[(triton.cdiv(grad.numel(), TILE),)](grad, y, grad.numel(), BLOCK=TILE)
+        elif out is not None:
+            rows.activate_back_kernel[(triton.cdiv(pitch, 16), clients)](
+                grad, grad if y is None else y, out, height, out.stride(0), pitch, RELU=y is not None, BR=128,
+                BC=16,
+            )  # fmt: skip
+
+    def adam(
+        self,
+        params: Tensor,
+        m: Tensor,
+        v: Tensor,
+        done: Tensor,
+        grad: Tensor,
+        count: Tensor,
+        lr: float,
+        low: Tensor | None,
+    ) -> None:
+        """Step as torch.optim.Adam does, in one pass."""
+        total, block = params.shape[1], 1024
+        rows.adam_kernel[(triton.cdiv(total, block), len(params))](
+            params, m, v, grad, params if low is None else low, done, count,
+            self._corrections(lr, params.device), STEPS,
+            params.stride(0), m.stride(0), grad.stride(0), total, BETA1=BETA1, BETA2=BETA2, EPS=EPS,
+            LOW=low is not None, BLOCK=block,
+        )  # fmt: skip
+
+    def _corrections(self, lr: float, device: torch.device) -> Tensor:
+        """Table Adam's corrections of each step, which float32 could not compute."""
+        if (lr, device) not in self._sizes:
+            t = torch.arange(STEPS, dtype=torch.float64).clamp(min=1)
+            both = torch.stack([lr / (1 - BETA1**t), (1 - BETA2**t).rsqrt()], dim=1)
+            self._sizes[lr, device] = both.float().to(device)
+        return self._sizes[lr, device]
+
+
+def _tile(pitch: int) -> tuple[int, int]:
+    """Choose a program's tile: so many channels of so many rows."""
+    wide = min(64, triton.next_power_of_2(pitch))
+    return wide, TILE // 2 // wide
+
+
+def _rows(x: Tensor) -> tuple[int, int, int, int]:
+    """See a map as rows: clients, rows, channels, places of an image."""
+    places = x.shape[2] * x.shape[3]
+    return len(x), x.shape[1] * places, x.shape[4], places
+
+
+def _chunks(clients: int, height: int, pitch: int, tall: int) -> tuple[int, int]:
+    """Cut a sum over rows into parts, enough of them to keep the GPU busy; rows of each part."""
+    across = clients * -(-pitch // 64)
+    most = max(1, -(-height // tall))
+    chunks = min(most, max(1, -(-PROGRAMS // across)), 128)
+    per = -(-height // chunks)
+    per = -(-per // tall) * tall
+    return -(-height // per), per
+
+
+def _sizes(window: Window) -> tuple[int, ...]:
+    return (window.form.height, window.form.width, *window.out, window.form.pitch)
