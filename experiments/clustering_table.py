@@ -77,7 +77,7 @@ ARI after the final E-step, over the three settings. *default*: a cluster is emp
 it, theta^(0) from a random partition, tau = 10, no reclustering in the last round. *literal*: the printed
 algorithm, with random vectors, emptiness over all seen clients, reclustering in the last round too (its
 stored ARI in brackets). *samples = train*: metadata from the 70% of its samples that a client trains on.
-*robust*: `mode = "robust"`, the product's default, seeds 0 to 4.
+*robust*: `mode = "robust"`, the product's default, seeds 0 to 4; more of it in `robust.md`.
 """
 
 SKEW_HEAD = """

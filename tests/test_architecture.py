@@ -11,18 +11,20 @@ import flameche
 ROOT = Path(flameche.__file__).parent
 ORDER = [
     *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
-    *("simulation", "experiments", "report", "display", "bench", "keys", "api", "cli", "__main__"),
+    *("simulation", "experiments", "report", "display", "options", "bench", "keys", "joining", "choosing"),
+    *("api", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
 HOME = {
     "torch": {"metadata", "models", "data", "training"},
+    "triton": {"training"},
     "tenseal": {"crypto"},
     "gmpy2": {"crypto"},
     "cryptography": {"crypto"},
-    "flwr": {"flower"},
+    "flwr": {"flower", "bench"},
     "ray": {"experiments"},
-    "typer": {"cli", "bench", "keys"},
+    "typer": {"cli", "options", "bench", "keys", "joining", "choosing"},
     "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},
     "pooch": {"data"},

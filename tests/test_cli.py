@@ -285,7 +285,16 @@ def test_every_command_that_prints_results_takes_json(call, experiment):
     call("run", experiment, "--device", "cpu")
     assert json.loads(call("report", "runs", "--json")[1]) == {"report": "report/report.html"}
     for words in (
-        *(("demo",), ("run",), ("cluster",), ("report",), ("methods",), ("schemes",), ("datasets",)),
+        *(
+            ("demo",),
+            ("run",),
+            ("cluster",),
+            ("select-k",),
+            ("report",),
+            ("methods",),
+            ("schemes",),
+            ("datasets",),
+        ),
         *(("keys", "new"), ("keys", "show"), ("bench", "crypto")),
     ):
         assert "--json" in call(*words, "--help")[1], words

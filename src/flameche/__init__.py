@@ -3,6 +3,7 @@
     experiment(...)          describe an experiment (or `load_experiment("file.toml")`)
     cluster(experiment)      metadata and clustering only, in seconds
     run(experiment)          the whole federation: clustering and training, in a run folder
+    assign(run, data)        a client that comes later: its cluster in a finished run, and its model
     write_report(runs, out)  draw run folders
 
 The parts stand on their own too: `flameche.em` (EM from sums), `flameche.crypto` (schemes),
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flameche.errors import BadInput, ConfigError, DataError, FlamecheError, SealError, StoreError
 
 if TYPE_CHECKING:
-    from flameche.api import cluster, experiment, load_experiment, run, write_report
+    from flameche.api import assign, cluster, experiment, load_experiment, run, write_report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "FlamecheError",
     "SealError",
     "StoreError",
+    "assign",
     "cluster",
     "experiment",
     "load_experiment",

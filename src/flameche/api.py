@@ -1,4 +1,4 @@
-"""The functions behind `import flameche`: describe, cluster, run, report."""
+"""The functions behind `import flameche`: describe, cluster, run, assign, report."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from flameche.experiments.config import Experiment, load_experiment, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.experiments.welcome import welcome
 from flameche.report import write_report as write_report_to
 from flameche.training.device import choose_device
 
-__all__ = ["cluster", "experiment", "load_experiment", "run", "write_report"]
+__all__ = ["assign", "cluster", "experiment", "load_experiment", "run", "write_report"]
 
 
 def experiment(name: str = "experiment", **tables: Any) -> Experiment:
@@ -29,6 +30,21 @@ def run(
     """Run an experiment to its end, from its last checkpoint if it has one; return the summary."""
     summary, _ = run_experiment(experiment, seed, Path(out), device=choose_device(device))
     return summary
+
+
+def assign(
+    run: str | Path,
+    data: str | Path | tuple[Any, Any],
+    model: str | Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Give a client that comes after training its cluster in a finished run: one E-step, no retraining.
+
+    data: an npz with x and y, or the two arrays. model: where to write its cluster's model, as a state_dict.
+    """
+    own = data if isinstance(data, tuple) else Path(data)
+    where = None if model is None else Path(model)
+    return welcome(Path(run), own, model=where, device=choose_device(device))
 
 
 def write_report(runs: str | Path, out: str | Path) -> Path:

@@ -13,9 +13,20 @@ import typer
 
 from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
-from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
+from flameche.choosing import select_k
+from flameche.display import (
+    log,
+    out_console,
+    print_json,
+    print_rows,
+    print_runs,
+    progress_bar,
+    scores,
+)
 from flameche.errors import FlamecheError
+from flameche.joining import assign
 from flameche.keys import app as keys_app
+from flameche.options import DeviceOption, ExperimentFile, JsonOption, Overrides, RunsOption, SeedOption
 
 app = typer.Typer(
     help="Clustered federated learning in which the server only adds.",
@@ -25,16 +36,9 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 app.command()(overhead)
+app.command()(assign)
+app.command("select-k")(select_k)
 app.add_typer(keys_app, name="keys")
-
-ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a config value: a.b=c.", metavar="KEY=VALUE")
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Only this seed.", min=0)]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
-RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def usable_schemes(needs: str, family: str) -> str:

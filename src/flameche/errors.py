@@ -25,6 +25,10 @@ class StoreError(BadInput):
     """A results folder cannot be read or written, or does not hold what it should."""
 
 
+class TrainingError(FlamecheError):
+    """Local training broke off: a process of its own died or failed."""
+
+
 class SealError(FlamecheError):
     """A sealed vector does not fit: another scheme, another length, damaged bytes."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from flameche.errors import ConfigError
-from flameche.experiments import config, overrides, schema, wording
+from flameche.experiments import config, events, overrides, schema, wording
 from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
 from flameche.experiments.method_tables import FedavgConfig, FlamecheConfig, OracleConfig
 from flameche.experiments.schema import DataConfig, Experiment
@@ -39,6 +39,7 @@ def refusal(*sets: str, **tables: Any) -> str:
 CHANGES: dict[str, Any] = {
     "rounds": 7,
     "participation": 0.5,
+    "events": [{"round": 3, "kind": "drift", "clients": [1, 2], "to": 1}],
     "data.dataset": "mnist",
     "data.path": "mine.npz",
     "data.groups": [60, 40],
@@ -65,6 +66,7 @@ CHANGES: dict[str, Any] = {
     "training.bn_buffers": "local",
     "training.augment": True,
     "training.evaluate_every": 5,
+    "training.precision": "bf16",
     "metadata.kind": "subspace",
     "metadata.components": 3,
     "metadata.samples": "train",
@@ -77,6 +79,7 @@ CHANGES: dict[str, Any] = {
     "metadata.seed": 0,
     "method.kind": "fedavg",
     "method.clusters": 3,
+    "method.most_clusters": 6,
     "method.tau": 0,
     "method.empty": "seen",
     "method.init": "vectors",
@@ -89,6 +92,13 @@ CHANGES: dict[str, Any] = {
     "method.hide_assignments": True,
 }
 OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
+    "flameche-soft": {
+        "clusters": 3,
+        "most_clusters": 6,
+        "family": "spherical",
+        "projection": 16,
+        "training": "weighted",
+    },
     "fedavg": {},
     "oracle": {},
     "ifca": {"clusters": 3, "restarts": 1},
@@ -98,10 +108,15 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
     "kfed": {"clusters": 3},
     "pacfl": {"clusters": 3, "components": 2, "angle": "sum", "alpha": 3.5},
 }
-KINDS = "flameche, fedavg, oracle, ifca, fesem, fedgroup, stocfl, kfed, pacfl"
-WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2}
+WITH: dict[str, dict[str, Any]] = {  # what an option needs
+    "projection": {"family": "gaussian"},
+    "most_clusters": {"clusters": "auto"},
+}
+KINDS = "flameche, flameche-soft, fedavg, oracle, ifca, fesem, fedgroup, stocfl, kfed, pacfl"
+WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2, "training.memory": 4.5}
 NEEDED_BY: dict[str, dict[str, Any]] = {
     **{f"method.{key}": {"method": {"mode": "paper"}} for key in FlamecheConfig.PAPER_ONLY},
+    "method.most_clusters": {"method": {"clusters": "auto"}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
 }
 
@@ -145,7 +160,7 @@ def test_the_hash_depends_on_every_key_that_determines_a_result(key: str) -> Non
 def test_the_hash_depends_on_every_option_of_every_method(kind: str) -> None:
     plain, options = parse(method={"kind": kind}), OF_OTHER_METHODS[kind]
     assert {"kind", *options} == set(type(plain.method).model_fields)
-    others = [parse(method={"kind": kind, key: value}) for key, value in options.items()]
+    others = [parse(method={"kind": kind, **WITH.get(key, {}), key: value}) for key, value in options.items()]
     assert len({config_hash(e) for e in [plain, *others]}) == 1 + len(options)
     for experiment in [plain, *others]:
         assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
@@ -170,7 +185,7 @@ def test_all_single_changes_have_different_hashes() -> None:
 
 
 @pytest.mark.parametrize("key", WITHOUT_INFLUENCE)
-def test_the_hash_ignores_name_seeds_and_threads(key: str) -> None:
+def test_the_hash_ignores_name_seeds_threads_and_memory(key: str) -> None:
     other = changed(key, WITHOUT_INFLUENCE[key])
     assert other != parse()
     assert config_hash(other) == config_hash(parse())
@@ -386,13 +401,14 @@ def test_a_wrong_value_in_a_file_is_told_with_the_files_name(tmp_path: Path) -> 
         ({"training": {"epoch": 1}}, "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
         ({"seed": 1}, "unknown key 'seed'; did you mean 'seeds'?"),
         ({"lr": 1}, "unknown key 'lr'; did you mean 'training.lr'?"),
+        ({"clients": 1}, "unknown key 'clients'; did you mean 'data.clients'?"),
         ({"model": {"zzz": 1}}, "unknown key 'model.zzz'; known are model.kind, model.head"),
         ({"kind": "x"}, "unknown key 'kind'; known are name, seeds, rounds, participation, data, model, "
-                        "training, metadata, method, scheme"),
+                        "training, metadata, method, scheme, events"),
         ({"model": {"zzz": 1, "hed": 2}},
          "unknown key 'model.zzz'; known are model.kind, model.head (and 1 more)"),
         ({"a\nb": 1}, "unknown key 'a\\nb'; known are name, seeds, rounds, participation, data, model, "
-                      "training, metadata, method, scheme"),
+                      "training, metadata, method, scheme, events"),
         ({"method": {"kind": "fedavg", "tau": 3}},
          "unknown key 'method.tau' for method.kind = \"fedavg\"; it belongs to kind flameche"),
     ],
@@ -413,6 +429,8 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
         ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),
+        ({"method": {"clusters": "some"}},
+         'method.clusters = "some": must be a number of clusters or "auto"'),
         ({"method": {"kind": "fedavgg"}},
          f'method.kind = "fedavgg": must be one of {KINDS}; did you mean \'fedavg\'?'),
         ({"method": {"kind": [1]}}, f"method.kind = [1]: must be one of {KINDS}"),
@@ -479,9 +497,8 @@ def test_the_papers_own_keys_are_refused_in_robust_mode_but_for_their_defaults(k
 
 
 def test_every_option_but_the_clusters_and_the_m_step_is_the_papers_own() -> None:
-    assert {"kind", "mode", "clusters", "m_step", *FlamecheConfig.PAPER_ONLY} == set(
-        FlamecheConfig.model_fields
-    )
+    others = {"kind", "mode", "clusters", "most_clusters", "m_step"}
+    assert {*others, *FlamecheConfig.PAPER_ONLY} == set(FlamecheConfig.model_fields)
 
 
 def test_decayed_sums_are_for_robust_mode_and_for_sums_that_the_server_opens() -> None:
@@ -674,13 +691,13 @@ def test_any_override_is_taken_or_refused_in_one_line(text: str) -> None:
 # Architecture
 
 
-@pytest.mark.parametrize("module", [config, overrides, schema, wording])
+@pytest.mark.parametrize("module", [config, events, overrides, schema, wording])
 def test_reading_an_experiment_needs_no_torch_and_no_other_part_of_flameche(module: Any) -> None:
     tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
     imported = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
     ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
     siblings = {
         f"flameche.experiments.{name}"
-        for name in ("agreement", "method_tables", "overrides", "schema", "tables", "wording")
+        for name in ("agreement", "events", "method_tables", "overrides", "schema", "tables", "wording")
     }
     assert ours <= {"flameche.errors", *siblings}

@@ -12,8 +12,8 @@ from flameche.experiments.run import cluster_experiment, run_experiment
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
 
 
-def described(method="flameche", participation=1.0, m_step=None, clients=20, **scheme):
-    table = {"kind": method} | ({} if m_step is None else {"m_step": m_step})
+def described(method="flameche", participation=1.0, m_step=None, clients=20, options=None, **scheme):
+    table = {"kind": method, **(options or {})} | ({} if m_step is None else {"m_step": m_step})
     data = {**SMALL["data"], "clients": clients}
     tables = {**SMALL, "participation": participation, "data": data, "method": table, "scheme": scheme}
     return parse_experiment(tables)
@@ -101,6 +101,7 @@ def test_a_least_above_all_clients_can_never_be_reached(method):
         {"kind": "secagg"},
         {"kind": "bfv", "updates": "secagg"},
         {"method": "fedavg", "updates": "ckks"},
+        {"method": "flameche-soft", "kind": "bfv", "options": {"clusters": 1}},
     ],
 )
 def test_a_least_above_the_participants_is_refused_where_only_they_are_summed(how):
@@ -112,6 +113,23 @@ def test_a_least_above_the_participants_is_refused_where_only_they_are_summed(ho
 def test_a_least_above_the_participants_is_reached_where_terms_are_stored():
     described(participation=0.5, min_cluster=11, kind="bfv")
     described("fedavg", participation=0.5, min_cluster=11, kind="secagg")  # sums nothing under it
+
+
+def soft(kind="plain", least=None, **options):
+    return described("flameche-soft", options=options, kind=kind, min_cluster=least)
+
+
+def test_soft_clusters_must_have_enough_clients_to_begin_with():
+    soft("bfv", 5, clusters=4)
+    with pytest.raises(ConfigError, match=r"6 can never be reached: 20 clients .*clusters = 4"):
+        soft("bfv", 6, clusters=4)
+    soft(clusters=19)  # where nothing is protected, nothing is held back
+
+
+def test_a_projection_belongs_to_gaussians():
+    soft(family="gaussian", projection=8)
+    with pytest.raises(ConfigError, match=r'projection belongs to method.family = "gaussian", not "vmf"'):
+        soft(projection=8)
 
 
 def test_the_default_least_counts_too():

@@ -160,8 +160,9 @@ def test_metadata_summarise_all_samples_or_those_trained_on():
         {"method": {"mode": "paper", "missing": "impute"}, "data": {**SMALL["data"], "missing_labels": 2}},
         {"training": {**SMALL["training"], "augment": True, "weighting": "samples"}},
         {"training": {**SMALL["training"], "bn_buffers": "local"}, "model": {"kind": "tests.nets:normed"}},
+        {"method": {"clusters": "auto", "most_clusters": 4}, "data": {**SMALL["data"], "clients": 16}},
     ],
-    ids=["fedavg", "impute", "augment", "local buffers"],
+    ids=["fedavg", "impute", "augment", "local buffers", "chosen K"],
 )
 def test_every_kind_of_run_resumes_bit_identically(change, tmp_path, monkeypatch):
     experiment = parse_experiment({**SMALL, **change})

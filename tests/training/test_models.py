@@ -63,3 +63,27 @@ def test_arrays_bring_models_back():
     first = models([[1.0, 2.0]], [[3.0]])
     again = first.from_arrays(first.to_arrays())
     assert torch.equal(first.params, again.params) and torch.equal(first.buffers, again.buffers)
+
+
+def test_one_hot_shares_are_clusters():
+    rng = np.random.default_rng(6)
+    previous, trained = models(rng.normal(size=(3, 4)).tolist()), models(rng.normal(size=(6, 4)).tolist())
+    cluster, weight = np.array([0, 2, 0, 0, 2, 2]), rng.uniform(1, 5, 6)
+    for rule in ("mean", "first", "local"):
+        plain = average(previous, trained, cluster, weight=weight, buffers=rule)
+        shared = average(previous, trained, cluster, weight=weight, buffers=rule, share=np.eye(3)[cluster])
+        assert torch.equal(plain.params, shared.params) and torch.equal(plain.buffers, shared.buffers)
+
+
+def test_shares_weigh_and_less_than_one_client_goes_only_so_far():
+    previous, trained = models([[0.0], [8.0], [5.0]]), models([[2.0], [6.0]])
+    share = np.array([[0.5, 0.25, 0.0], [1.0, 0.25, 0.0]])
+    found = average(previous, trained, np.array([0, 0]), share=share)
+    assert torch.allclose(found.params, torch.tensor([[7 / 1.5], [8 - 0.5 * 4], [5.0]]).to(found.params))
+
+
+def test_moving_a_row_part_of_the_way_leaves_the_others():
+    start = models([[0.0, 4.0], [1.0, 1.0]])
+    moved = start.moved(0, np.array([4.0, 0.0]), 0.25)
+    assert moved.params.tolist() == [[1.0, 3.0], [1.0, 1.0]]
+    assert start.moved(0, np.array([4.0, 0.0]), 1.0).params.tolist() == [[4.0, 0.0], [1.0, 1.0]]

@@ -53,6 +53,74 @@ def crypto(
         _show(heading(found), all_tables(found))
 
 
+@app.command()
+def train(
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="lenet5 or resnet18; both by default.")
+    ] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option("--clients", help="Clients a round; 20 and 100 by default.", min=2)
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute or two: a fifth of the clients, less work.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write bench-train.json and bench-train.md here.")
+    ] = None,
+) -> None:
+    """Measure a round of local training: the plain loop, ours, and Flower's Ray simulation if installed."""
+    from flameche.bench.train import cases, measure
+    from flameche.bench.train_tables import train_heading, train_markdown, train_tables
+    from flameche.training.device import choose_device
+
+    known = ("lenet5", "resnet18")
+    unknown = [model for model in models or [] if model not in known]
+    if unknown:
+        raise BadInput(f"--model {unknown[0]}: expected {' or '.join(known)}")
+    rounds = cases(models or known, clients or (20, 100), quick, choose_device(device))
+    with _progress() as bar:
+        task = bar.add_task("train", total=None)
+        found = measure(rounds, lambda what, i, n: bar.update(task, description=what, completed=i, total=n))
+    if out is not None:
+        _write(out, "bench-train", found, train_markdown(found))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        _show(train_heading(found), train_tables(found))
+
+
+@app.command()
+def cluster(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A minute: smaller sizes, few repeats.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write bench-cluster.json and bench-cluster.md here.")
+    ] = None,
+) -> None:
+    """Measure how clustering grows with clients, metadata and clusters; and 100,000 clients in rounds."""
+    from flameche.bench.cluster import Grid, measure
+    from flameche.bench.cluster_tables import cluster_heading, cluster_markdown, cluster_tables
+
+    with _progress() as bar:
+        task = bar.add_task("cluster", total=None)
+        found = measure(
+            Grid.quick() if quick else Grid(),
+            lambda what, i, n: bar.update(task, description=what, completed=i, total=n),
+        )
+    if out is not None:
+        _write(out, "bench-cluster", found, cluster_markdown(found))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        _show(cluster_heading(found), cluster_tables(found))
+
+
 def overhead(
     methods: Annotated[
         list[str] | None, typer.Argument(help="Methods to measure; all by default.", metavar="METHOD")

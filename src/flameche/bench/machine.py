@@ -27,10 +27,10 @@ def load() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def packages() -> dict[str, str | None]:
+def packages(more: tuple[str, ...] = ()) -> dict[str, str | None]:
     """List versions; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *more):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -15,6 +15,7 @@ PAPER: dict[str, dict[str, Power]] = {
     "client-side": {"server_s": None, "client_ms": (0, 1), "up_kb": None, "down_kb": (0, 1)},
     "metadata": {"server_s": (2, 0), "client_ms": None, "up_kb": (0, 0), "down_kb": None},
     "flameche": {"server_s": (1, 1), "client_ms": (0, 1), "up_kb": (0, 0), "down_kb": (0, 1)},
+    "flameche-soft": dict.fromkeys(("server_s", "client_ms", "up_kb", "down_kb")),  # not in the paper
 }
 TITLES = {
     "server_s": "Server, seconds",

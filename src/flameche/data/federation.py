@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +109,7 @@ def build_federation(
     order: str = "shuffled",
     allow_fewer: bool = False,
     zoom: str = "crop",
+    moved: Mapping[int, int] | None = None,
 ) -> Federation:
     """Deal `dataset` to clients in contiguous groups and transform each group's data.
 
@@ -116,7 +117,8 @@ def build_federation(
     of the setting. `label_skew` is on by default for "csf" only. `score` "pool" tests every client of a group
     on the whole transformed pool, "own" each on its own slice of it. Label skew, missing labels and holdout
     touch training data only. With `allow_fewer` a class that is too small is shared out evenly, and a skew
-    keeps its share of what was dealt.
+    keeps its share of what was dealt. `moved` names clients whose data have drifted, and the group to which:
+    they keep their samples, which look as that group's.
     """
     one_of(heterogeneity, SETTINGS, "data.heterogeneity")
     one_of(skew_split, SKEW_SPLITS, "data.skew_split")
@@ -155,7 +157,9 @@ def build_federation(
         train.append(mine)
         held.append(out)
 
-    tests, test_of = _test_sets(dataset, score, order, seed, group)
+    for client, to in (moved or {}).items():
+        group[client] = to
+    tests, test_of = _test_sets(dataset, score, order, seed, group, len(sizes))
     test_group = np.arange(len(sizes)) if score == "pool" else group
     return Federation(
         dataset.name,
@@ -221,12 +225,12 @@ def _views(
 
 
 def _test_sets(
-    dataset: Dataset, score: str, order: str, seed: int, group: Indices
+    dataset: Dataset, score: str, order: str, seed: int, group: Indices, groups: int
 ) -> tuple[list[Indices], Indices]:
     """Return the pool indices of each test set, and which set scores each client."""
     clients, pool = len(group), len(dataset.test_y)
     if score == "pool":
-        return [np.arange(pool)] * (int(group[-1]) + 1), group.copy()
+        return [np.arange(pool)] * groups, group.copy()
     if pool < clients:
         raise DataError(
             f'{dataset.name}: {pool} test samples are too few for {clients} clients; set data.score = "pool"'
@@ -240,14 +244,15 @@ def _test_sets(
 def _stack(
     x: NDArray[np.uint8], y: NDArray[np.int64], sets: list[Indices], group: Indices, views: list[Transform]
 ) -> Samples:
-    """Gather the sets; each group's (contiguous) part is transformed at once."""
-    offsets = np.concatenate([[0], np.cumsum([len(s) for s in sets])]).astype(np.int64)
-    out_x = np.empty((int(offsets[-1]), *x.shape[1:]), np.uint8)
-    out_y = np.empty(int(offsets[-1]), np.int64)
+    """Gather the sets; each group's part is transformed at once."""
+    sizes = np.array([len(s) for s in sets], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    chosen, owner = np.concatenate(sets), np.repeat(group, sizes)
+    out_x = np.empty((len(chosen), *x.shape[1:]), np.uint8)
+    out_y = np.empty(len(chosen), np.int64)
     for g, view in enumerate(views):
-        owners = np.flatnonzero(group == g)
-        part = slice(int(offsets[owners[0]]), int(offsets[owners[-1] + 1]))
-        chosen = np.concatenate([sets[i] for i in owners])
-        out_x[part] = view.images(x[chosen])
-        out_y[part] = view.labels(y[chosen])
+        part = np.flatnonzero(owner == g)
+        if len(part):  # all may have drifted away
+            out_x[part] = view.images(x[chosen[part]])
+            out_y[part] = view.labels(y[chosen[part]])
     return Samples(out_x, out_y, offsets)

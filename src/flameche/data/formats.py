@@ -132,6 +132,47 @@ def read_npz(path: Path, pool: str) -> tuple[tuple[Images, Labels], tuple[Images
     return (images["train"], labels["train"]), (images[pool], labels[pool]), classes
 
 
+def read_client(path: Path, shape: tuple[int, int, int], classes: int) -> tuple[Images, Labels]:
+    """Read one client's npz, x and y, for a model of images of `shape` (Ch, H, W) and so many classes."""
+    how = "write it with numpy.savez(file, x=images, y=labels)"
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise DataError(f"{path}: not an npz file; {how}")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                missing = " and ".join(name for name in ("x", "y") if name not in arrays.files)
+                if missing:
+                    raise DataError(f"{path}: missing {missing}, holds {', '.join(arrays.files)}; {how}")
+                x, y = arrays["x"], arrays["y"]
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; give an npz with x and y") from error
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged ({_brief(error)}); write it again") from error
+    return check_client(str(path), x, y, shape, classes)
+
+
+def check_client(
+    source: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, int, int], classes: int
+) -> tuple[Images, Labels]:
+    """Bring one client's images, with channels first, last or none, into one form; check its labels."""
+    where = Path(source)
+    labels = _labels(where, "y", y)
+    if x.shape[1:] == shape and x.ndim == 4:
+        x = x.transpose(0, 2, 3, 1)
+    images = _images(where, "x", x)
+    if images.shape[1:] != shape:
+        raise DataError(
+            f"{source}: images are {list(images.shape[1:])}, the run's are {list(shape)} "
+            "(channels, height, width)"
+        )
+    if len(images) != len(labels):
+        raise DataError(f"{source}: x has {len(images)} images, but y {len(labels)} labels")
+    if int(labels.max()) >= classes:
+        raise DataError(f"{source}: y holds {int(labels.max())}, the run's classes are 0 to {classes - 1}")
+    return images, labels
+
+
 def npz_counts(path: Path) -> dict[str, int]:
     """Return how many labels each split of an npz has, without reading its images."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flameche.errors import ConfigError
-from flameche.experiments.method_tables import FlamecheConfig, MethodTable
+from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodTable
 
 if TYPE_CHECKING:
     from flameche.experiments.schema import Experiment, SchemeConfig
@@ -58,6 +58,18 @@ def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
         )
 
 
+def check_soft(method: FlamecheSoftConfig, scheme: SchemeConfig, clients: int) -> None:
+    """Refuse options that the family does not have, and a guard that the first sums can never satisfy."""
+    if method.projection and method.family != "gaussian":
+        raise ConfigError(f'method.projection belongs to method.family = "gaussian", not "{method.family}"')
+    clusters = method.clusters if method.clusters != "auto" else 1
+    if scheme.least > 1 and scheme.least * clusters > clients:
+        raise ConfigError(
+            f"scheme.min_cluster = {scheme.least} can never be reached: {clients} clients (data.clients) are "
+            f"too few for method.clusters = {method.clusters} with so many each"
+        )
+
+
 def check_statistics(experiment: Experiment) -> None:
     """Refuse a treatment of BatchNorm's statistics that the method or the scheme cannot have."""
     kind, rule, updates = experiment.method.kind, experiment.training.bn_buffers, experiment.scheme.updates
@@ -83,6 +95,7 @@ def check_guard(experiment: Experiment) -> None:
         for what, so in (
             (f'method.m_step = "{m_step}"', m_step in ("participants", "decayed")),
             ('scheme.kind = "secagg"', scheme.kind == "secagg" and m_step is not None),
+            ('method.kind = "flameche-soft"', experiment.method.kind == "flameche-soft" and least > 1),
             (f'scheme.updates = "{scheme.updates}"', scheme.updates != "clear"),
         )
         if so
@@ -106,8 +119,27 @@ def check_numbers(experiment: Experiment) -> None:
             f"method.cold_rounds = {cold} must be below rounds = {rounds}; groups train after the cold start"
         )
     clusters, clients = getattr(experiment.method, "clusters", None), experiment.data.clients
+    if clusters == "auto":
+        clusters = getattr(experiment.method, "most_clusters", None)
+    elif "most_clusters" in experiment.method.model_dump(exclude_defaults=True):
+        raise ConfigError('method.most_clusters belongs to method.clusters = "auto"')
     if clusters is not None and clusters >= clients:
         raise ConfigError(
             f"method.clusters = {clusters} must be below data.clients = {clients}; "
             "a cluster per client leaves nothing to share"
+        )
+
+
+def check_living(experiment: Experiment) -> None:
+    """Refuse clients that come, go or change to methods that cannot follow them."""
+    kind, happens = experiment.method.kind, {event.kind for event in experiment.events}
+    if happens and kind in ("kfed", "pacfl"):
+        raise ConfigError(
+            f'events: method.kind = "{kind}" clusters once, when every client has been seen, and cannot '
+            "follow clients that come, go or drift"
+        )
+    if happens - {"join"} and kind == "flameche-soft":
+        raise ConfigError(
+            'events: method.kind = "flameche-soft" keeps what clients gave, and cannot follow those that '
+            'leave or drift; method.kind = "flameche" can'
         )

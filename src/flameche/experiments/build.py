@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,24 @@ from typing import Any
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.data import Federation, build_federation, load_dataset, load_npz
-from flameche.errors import ConfigError
+from flameche.experiments.drifts import DataDrift
+from flameche.experiments.extraction import Extraction, Progress, shared_model
 from flameche.experiments.keys import key_notes, make_scheme_for
 from flameche.experiments.protection import protection_notes
-from flameche.experiments.schema import Experiment, ModelConfig
-from flameche.metadata import extractors
+from flameche.experiments.schema import Experiment
+from flameche.experiments.timeline import scheduled
 from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.methods import METHODS
 from flameche.methods.base import Method, World
-from flameche.models import FeatureExtractor, build_model
+from flameche.methods.selection import Selection, select_clusters
 from flameche.models.build import choose_kind
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
-from flameche.rng import stream_seed
+from flameche.simulation.events import Timeline
+from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch, usable_cores
-from flameche.training.loop import LoopTrainer
 from flameche.training.none import NoTrainer
-from flameche.training.stacked import stackable
 from flameche.training.trainer import Trainer, TrainingPlan
-from flameche.training.vectorised import VectorisedTrainer
-
-Progress = Callable[[str, int, int], None]  # what, done, of how many
-GPU_BATCH = 4000
 
 
 @dataclass
@@ -42,6 +38,8 @@ class Setup:
     world: World
     method: Method
     notes: list[str]
+    timeline: Timeline
+    selection: Selection | None = None  # where K was chosen here
 
 
 def build(
@@ -52,12 +50,47 @@ def build(
     training: bool = True,
     metadata: Metadata | None = None,
     scheme: Scheme | SecAgg | None = None,
+    clusters: int | None = None,
     progress: Progress | None = None,
 ) -> Setup:
     """Build a run of an experiment; without training, only its clustering half.
 
-    Metadata that are known already (same data, extractor and seed) may be given.
+    Metadata that are known already (same data, extractor and seed) may be given, and so may the number of
+    clusters that was chosen earlier for `clusters = "auto"`.
     """
+    federation, world = build_world(
+        experiment,
+        seed,
+        device=device,
+        training=training,
+        metadata=metadata,
+        scheme=scheme,
+        progress=progress,
+    )
+    options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
+    most, selection = options.pop("most_clusters", 0), None
+    if options.get("clusters") == "auto":
+        if clusters is None:
+            selection = select_clusters(world, most, progress=_choosing(progress))
+            clusters = selection.k
+            world.notes.append(chosen_note(selection))
+        options["clusters"] = clusters
+    method: Method = METHODS[experiment.method.kind](world, **options)
+    timeline = timeline_of(experiment, federation, seed, device, training)
+    return Setup(federation, world, method, world.notes, timeline, selection)
+
+
+def build_world(
+    experiment: Experiment,
+    seed: int,
+    *,
+    device: str,
+    training: bool = True,
+    metadata: Metadata | None = None,
+    scheme: Scheme | SecAgg | None = None,
+    progress: Progress | None = None,
+) -> tuple[Federation, World]:
+    """Build the clients and the world that a method acts in."""
     federation, notes = load_federation(experiment, seed)
     prepare_torch(device, experiment.training.threads or _threads(experiment, federation))
     ledger = Ledger(federation.clients)
@@ -81,10 +114,34 @@ def build(
         weighting=experiment.training.weighting,
         known_metadata=metadata,
     )
-    options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
-    method: Method = METHODS[experiment.method.kind](world, **options)
     world.notes.extend([*notes, *protection_notes(experiment), *key_notes(experiment.scheme, scheme)])
-    return Setup(federation, world, method, world.notes)
+    return federation, world
+
+
+def chosen_note(selection: Selection) -> str:
+    """Say how K was chosen, for the reader of a run."""
+    if selection.more:
+        return f"K = {selection.k}, the most allowed; more would fit (method.most_clusters)"
+    if selection.k == 1:
+        return "K = 1: held-out clients see no groups"
+    return f"K = {selection.k} chosen by held-out merging ({selection.clear})"
+
+
+def timeline_of(
+    experiment: Experiment, federation: Federation, seed: int, device: str, training: bool
+) -> Timeline:
+    """Schedule the config's events, and say how data drift."""
+    drift = DataDrift(
+        deal=lambda moved: load_federation(experiment, seed, moved)[0],
+        samples=lambda dealt: own_samples(experiment, dealt),
+        extraction=Extraction(experiment, federation.shape, federation.classes, seed, device),
+        trainer=(lambda dealt: _trainer(experiment, dealt, seed, device)) if training else None,
+    )
+    return Timeline(federation.clients, scheduled(experiment.events, federation.group, seed), drift)
+
+
+def _choosing(progress: Progress | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, of: progress("choosing K", done, of)
 
 
 def _threads(experiment: Experiment, federation: Federation) -> int:
@@ -94,15 +151,20 @@ def _threads(experiment: Experiment, federation: Federation) -> int:
     return 1 if small else usable_cores()
 
 
-def load_federation(experiment: Experiment, seed: int) -> tuple[Federation, list[str]]:
-    """Load the data and deal it to clients; also what a reader of the results should know of the data."""
+def load_federation(
+    experiment: Experiment, seed: int, moved: Mapping[int, int] | None = None
+) -> tuple[Federation, list[str]]:
+    """Load the data and deal it to clients; also what a reader of the results should know of the data.
+
+    `moved` names clients whose data have drifted, with the groups to which.
+    """
     data = experiment.data
     if data.path is not None:
         dataset = load_npz(Path(data.path), test_split=data.test_split)
     else:
         dataset = load_dataset(data.dataset or "digits", test_split=data.test_split)
     how = data.model_dump(exclude={"dataset", "path", "test_split"})
-    federation = build_federation(dataset, seed=seed, **how)
+    federation = build_federation(dataset, seed=seed, moved=moved, **how)
     return federation, [dataset.note] if dataset.note else []
 
 
@@ -118,43 +180,8 @@ def extract_metadata(
     experiment: Experiment, federation: Federation, seed: int, device: str, progress: Progress | None = None
 ) -> Metadata:
     """Summarise each client's samples as the config says."""
-    kind, components = experiment.metadata.kind, experiment.metadata.components
-    samples = own_samples(experiment, federation)
-    if kind in ("random-gaussian", "random-uniform"):
-        shared = seed if experiment.metadata.seed is None else experiment.metadata.seed
-        features = FeatureExtractor(
-            _model(experiment.model, federation, shared),
-            federation.shape,
-            seed=stream_seed(shared, "metadata"),
-            weights="gaussian" if kind == "random-gaussian" else "uniform",
-            head=experiment.model.head,
-            device=device,
-        )
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            if progress:
-                progress("metadata", done, len(samples.y))
-
-        batch = GPU_BATCH if device == "cuda" else extractors.BATCH
-        return extractors.class_means(samples, features, batch=batch, progress=advance)
-    if kind == "mean":
-        return extractors.mean_images(samples)
-    if kind == "mean-pca-local":
-        return extractors.mean_pca_local(samples, components)
-    if kind == "mean-pca-shared":
-        return extractors.mean_pca_shared(samples, components)
-    if kind == "subspace":
-        return extractors.subspaces(samples, components)
-    return extractors.label_counts(samples)
-
-
-def _model(config: ModelConfig, federation: Federation, seed: int, number: int = 0) -> Any:
-    """Build the network with the shared initial weights, or (number > 0) with others."""
-    names = ("model", number) if number else ("model",)
-    return build_model(config.kind, federation.shape, federation.classes, stream_seed(seed, *names))
+    extraction = Extraction(experiment, federation.shape, federation.classes, seed, device)
+    return extraction(own_samples(experiment, federation), progress)
 
 
 def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:
@@ -162,15 +189,9 @@ def _trainer(experiment: Experiment, federation: Federation, seed: int, device: 
     plan = TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers)
 
     def model(number: int = 0) -> Any:
-        return _model(experiment.model, federation, seed, number)
+        return shared_model(experiment.model, federation.shape, federation.classes, seed, number)
 
-    first, kind = model(), LoopTrainer
-    if how.trainer == "vectorised" or (how.trainer == "auto" and device == "cuda"):
-        if stackable(first, federation.shape):
-            kind = VectorisedTrainer
-        elif how.trainer == "vectorised":
-            raise ConfigError(
-                f'training.trainer = "vectorised": model.kind = "{experiment.model.kind}" cannot be stacked '
-                '(dropout, randomness or branches on data); take "loop"'
-            )
-    return kind(first, federation, plan, seed, device=device, fresh=model)
+    return make_trainer(
+        how.trainer, model(), federation, plan, seed,
+        device=device, precision=how.precision, memory=how.memory, workers=how.threads, fresh=model,
+    )  # fmt: skip

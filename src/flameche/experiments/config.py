@@ -13,11 +13,12 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
 from flameche.errors import ConfigError
+from flameche.experiments.events import EventConfig
 from flameche.experiments.overrides import overlay
 from flameche.experiments.schema import Experiment
 from flameche.experiments.tables import Table
@@ -74,13 +75,14 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def config_hash(experiment: Experiment) -> str:
-    """12 hex digits over all that determines one run's result: not the name, the seeds, or the threads.
+    """12 hex digits over all that determines one run's result: not the name, the seeds, threads or memory.
 
     Defaults are left out, so that a key added later changes no hash; a default that is changed needs
     another HASH_FORMAT.
     """
     dump = experiment.model_dump(mode="json", exclude={"name", "seeds"}, exclude_defaults=True)
-    dump.get("training", {}).pop("threads", None)
+    for key in ("threads", "memory"):
+        dump.get("training", {}).pop(key, None)
     if (mode := getattr(experiment.method, "mode", None)) is not None:  # its default was once "paper"
         dump["method"] = {k: v for k, v in dump.get("method", {}).items() if k != "mode"}
         dump["method"] |= {} if mode == "paper" else {"mode": mode}
@@ -92,8 +94,10 @@ def config_hash(experiment: Experiment) -> str:
 
 
 def _variants(section: str) -> tuple[type[Table], ...]:
-    """The models that may stand under `section`: several for a union, none for a plain value."""
+    """The models that may stand under `section`: several for a union, none for a value or a list."""
     annotation: Any = Experiment.model_fields[section].annotation
+    if get_origin(annotation) is tuple:
+        return ()
     candidates = get_args(annotation) or (annotation,)
     return tuple(c for c in candidates if isinstance(c, type) and issubclass(c, Table))
 
@@ -123,6 +127,11 @@ def _unknown_keys(data: Mapping[str, Any]) -> Iterator[str]:
     for key in data:
         if key not in known:
             yield _unknown("", key, list(known), paths)
+    rows = data.get("events")
+    for n, row in enumerate(rows if isinstance(rows, list) else []):
+        for key in row if isinstance(row, dict) else []:
+            if key not in EventConfig.model_fields:
+                yield _unknown(f"events[{n}].", key, list(EventConfig.model_fields), [])
     for section, variants in known.items():
         table = data.get(section)
         if not variants or not isinstance(table, dict):
@@ -148,7 +157,7 @@ def _unknown_keys(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown(prefix: str, key: object, keys: Sequence[str], paths: Sequence[str]) -> str:
     name = str(key)
-    near = [prefix + match for match in difflib.get_close_matches(name, keys, n=1)]
+    near = [prefix + match for match in difflib.get_close_matches(name, keys, n=1, cutoff=0.65)]
     elsewhere = sorted({path for path in paths if path.rpartition(".")[2] == name})
     if not near and len(elsewhere) == 1:  # the right key in the wrong table
         near = elsewhere

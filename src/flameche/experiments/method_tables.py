@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from flameche.experiments.tables import Count, Natural, Table
+from flameche.experiments.tables import Clusters, Count, MostClusters, Natural, Table
 
 
 class MethodTable(Table):
@@ -19,7 +19,7 @@ class MethodTable(Table):
 class FlamecheConfig(MethodTable):
     """The paper's method; in its `mode = "robust"` what `PAPER_ONLY` names has no part.
 
-    `tau = 0` never reclusters.
+    `tau = 0` never reclusters. `clusters = "auto"` chooses K before the first round, up to `most_clusters`.
     """
 
     PAPER_ONLY: ClassVar[tuple[str, ...]] = (
@@ -28,7 +28,8 @@ class FlamecheConfig(MethodTable):
     )
 
     kind: Literal["flameche"] = "flameche"
-    clusters: Count = 4
+    clusters: Clusters = 4
+    most_clusters: MostClusters = 8
     mode: Literal["robust", "paper"] = "robust"
     tau: Natural = 10
     empty: Literal["participants", "seen"] = "participants"
@@ -39,6 +40,17 @@ class FlamecheConfig(MethodTable):
     recluster_last: bool = False
     recluster_over: Literal["seen", "participants"] = "seen"
     hide_assignments: bool = False
+
+
+class FlamecheSoftConfig(MethodTable):
+    """A mixture over metadata: soft EM; `projection = 0` takes all of a Gaussian's features."""
+
+    kind: Literal["flameche-soft"] = "flameche-soft"
+    clusters: Clusters = 4
+    most_clusters: MostClusters = 8
+    family: Literal["vmf", "gaussian", "multinomial", "spherical"] = "vmf"
+    projection: Natural = 0
+    training: Literal["likeliest", "weighted"] = "likeliest"
 
 
 class FedavgConfig(MethodTable):
@@ -113,6 +125,7 @@ class PacflConfig(MethodTable):
 
 MethodConfig = Annotated[
     FlamecheConfig
+    | FlamecheSoftConfig
     | FedavgConfig
     | OracleConfig
     | IfcaConfig

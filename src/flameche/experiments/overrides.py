@@ -28,6 +28,15 @@ def parse_override(text: str) -> list[tuple[KeyPath, Any]]:
     return _leaves(tuple(key.split(".")), _value(raw))
 
 
+def parse_range(text: str, option: str) -> tuple[int, int]:
+    """Read `2..8` as (2, 8), and `8` as (1, 8)."""
+    found = re.fullmatch(r"(?:(\d+)\.\.)?(\d+)", text.strip())
+    least, most = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+    if not 1 <= least <= most or not 2 <= most <= 64:
+        raise ConfigError(f"{option} {text}: expected a range such as 2..8, from at least 1 to 64 at most")
+    return least, most
+
+
 def overlay(data: Mapping[str, Any], overrides: Sequence[str], kinds: Kinds) -> dict[str, Any]:
     """Return a copy of `data` with `overrides` set, the last one winning; `data` stays as it is.
 

@@ -16,10 +16,13 @@ import numpy as np
 
 from flameche import __version__
 from flameche.errors import ConfigError
-from flameche.experiments.build import Progress, Setup, build
+from flameche.experiments.build import Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
+from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice, scheme_of_run
+from flameche.experiments.newcomers import keepsake
 from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
+from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
@@ -52,20 +55,31 @@ def run_experiment(
             return summary, path
         start = time.perf_counter()
         scheme = scheme_of_run(experiment, folder)
-        setup = build(experiment, seed, device=device, scheme=scheme, progress=progress)
+        setup = build(
+            experiment, seed, device=device, scheme=scheme, clusters=folder.clusters, progress=progress
+        )
+        if setup.selection is not None:
+            folder.write_json("selection.json", described(setup.selection))
         folder.write_text("config.toml", to_toml(experiment))
         setup.notes.extend(folder.keep_environment(environment(device, packages(experiment))))
-        with bound_advice(experiment.scheme):
-            result = simulate(
-                setup.method,
-                setup.world,
-                experiment.participants,
-                evaluate_every=experiment.training.evaluate_every,
-                recorder=folder,
-                on_round=on_round,
-                started=start,
-            )
+        try:
+            with bound_advice(experiment.scheme):
+                result = simulate(
+                    setup.method,
+                    setup.world,
+                    experiment.participants,
+                    evaluate_every=experiment.training.evaluate_every,
+                    recorder=folder,
+                    on_round=on_round,
+                    started=start,
+                    timeline=setup.timeline,
+                )
+        finally:
+            setup.world.trainer.close()
         folder.write_clients(clients_table(setup, result))
+        if result.outcome.keep:
+            folder.write_arrays("clusters.npz", keepsake(experiment, seed, setup, result))
+            folder.write_arrays("models.npz", setup.method.models.to_arrays())
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
         return summary, path
@@ -84,7 +98,9 @@ def cluster_experiment(
     start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
     with bound_advice(experiment.scheme):
-        result = simulate(setup.method, setup.world, experiment.participants, started=start)
+        result = simulate(
+            setup.method, setup.world, experiment.participants, started=start, timeline=setup.timeline
+        )
     summary: dict[str, Any] = without_nan(summarise(experiment, seed, setup, result, device))
     return summary
 
@@ -100,7 +116,7 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
         "seed": seed,
         "scheme": protection(experiment),
         "rounds": experiment.rounds,
-        "accuracy": float(result.accuracy.mean()),
+        "accuracy": result.mean_accuracy,
         "accuracy_per_round": [record["accuracy"] for record in result.rounds],
         "ari": result.ari,
         "ari_final": result.ari_final,
@@ -130,7 +146,7 @@ def clients_table(setup: Setup, result: Result) -> dict[str, Any]:
     xy = plane(world.metadata) if has_map else np.full((world.clients, 2), np.nan)
     return {
         "client": np.arange(world.clients),
-        "group": federation.group,
+        "group": world.group,
         "assignment": setup.method.assignment,
         "samples": federation.train.sizes,
         "accuracy": result.accuracy,

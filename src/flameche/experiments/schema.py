@@ -23,11 +23,14 @@ from flameche.errors import ConfigError
 from flameche.experiments.agreement import (
     check_flameche,
     check_guard,
+    check_living,
     check_numbers,
+    check_soft,
     check_statistics,
     check_terms,
 )
-from flameche.experiments.method_tables import FlamecheConfig, MethodConfig
+from flameche.experiments.events import Events, check_events
+from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodConfig
 from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
 
@@ -145,17 +148,19 @@ class ModelConfig(Table):
 
 
 class TrainingConfig(Table):
-    """Local training and how its results are averaged; `threads = 0`: as many as pay for the model."""
+    """Local training and how its results are averaged; 0 threads, 0 GiB: what pays and what there is."""
 
     epochs: Count = 5
     batch: Count = 128
     lr: float = Field(default=1e-3, gt=0)
-    trainer: Literal["auto", "loop", "vectorised"] = "auto"
+    trainer: Literal["auto", "loop", "pool", "vectorised"] = "auto"
     weighting: Literal["uniform", "samples"] = "uniform"
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False
     evaluate_every: Count = 1
     threads: Natural = 0
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    memory: float = Field(default=0.0, ge=0, le=10_000)
 
 
 class MetadataConfig(Table):
@@ -213,6 +218,7 @@ class Experiment(Table):
     metadata: MetadataConfig = MetadataConfig()
     method: MethodConfig = FlamecheConfig()
     scheme: SchemeConfig = SchemeConfig()
+    events: Events = ()
 
     @property
     def participants(self) -> int:
@@ -229,7 +235,11 @@ class Experiment(Table):
         check_terms(self.method, self.scheme)
         if isinstance(self.method, FlamecheConfig):
             check_flameche(self.method, self.scheme)
+        if isinstance(self.method, FlamecheSoftConfig):
+            check_soft(self.method, self.scheme, self.data.clients)
         check_statistics(self)
         check_guard(self)
         check_numbers(self)
+        check_living(self)
+        check_events(self.events, self.data.clients, self.data.group_count, self.rounds)
         return self

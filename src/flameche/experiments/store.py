@@ -1,6 +1,7 @@
 """Run folders: `<out>/<name>/<hash>/<seed>/`, written so that a kill at any moment loses nothing.
 
     config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
+    clusters.npz  models.npz, what a newcomer needs (`newcomers.py`)
     client.key, while an encrypted run lasts; key.json, the key's fingerprint
 
 Rounds are appended as they end; everything else is written beside its place and moved there. summary.json
@@ -71,8 +72,15 @@ class RunFolder:
     def clear(self) -> None:
         """Forget what was run here, the summary first."""
         keys = ("client.key", "key.json")
-        for name in ("summary.json", "checkpoint.npz", *keys, "rounds.jsonl", "clients.parquet"):
+        made = ("rounds.jsonl", "clients.parquet", "selection.json", "clusters.npz", "models.npz")
+        for name in ("summary.json", "checkpoint.npz", *keys, *made):
             (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def clusters(self) -> int | None:
+        """Give the number of clusters that was chosen before the run that goes on here, if it was."""
+        file = self.path / "selection.json"
+        return int(read_json(file)["k"]) if self.begun and file.exists() else None
 
     @property
     def begun(self) -> bool:
@@ -89,7 +97,7 @@ class RunFolder:
         file = self.path / "key.json"
         if not (self.begun and file.exists()):
             self.write_json("key.json", {"fingerprint": fingerprint})
-        elif _read_json(file).get("fingerprint") != fingerprint:
+        elif read_json(file).get("fingerprint") != fingerprint:
             raise StoreError(
                 f"{key} is not the key this run began with; give it that one, or remove {self.path} to start "
                 "the run again"
@@ -102,7 +110,7 @@ class RunFolder:
             if inputs:
                 self.write_json("inputs.json", inputs)
             return
-        before = _read_json(file)
+        before = read_json(file)
         changed = sorted(key for key in {*before, *inputs} if before.get(key) != inputs.get(key))
         if changed:
             raise StoreError(
@@ -137,6 +145,14 @@ class RunFolder:
 
         frame = pd.DataFrame(columns)
         self._replace("clients.parquet", lambda file: frame.to_parquet(file, index=False))
+
+    def write_arrays(self, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Write arrays whole or not at all, numbers as float32."""
+        single: dict[str, Any] = {
+            key: value.astype(np.float32) if value.dtype == np.float64 else value
+            for key, value in arrays.items()
+        }
+        self._replace(name, lambda file: np.savez(file, **single))
 
     def resume(self) -> tuple[Checkpoint | None, list[dict[str, Any]]]:
         """Give the last checkpoint and the rounds up to it; rounds after it will be played again."""
@@ -225,7 +241,8 @@ def without_nan(value: Any) -> Any:
     return value
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a run's folder."""
     try:
         content: dict[str, Any] = json.loads(file.read_text())
     except ValueError as problem:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+
+
+def _clusters_form(value: object) -> str | None:
+    if value == "auto":
+        return "chosen"
+    return "count" if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+Clusters = Annotated[
+    Annotated[Count, Tag("count")] | Annotated[Literal["auto"], Tag("chosen")],
+    Discriminator(
+        _clusters_form,
+        custom_error_type="clusters",
+        custom_error_message='must be a number of clusters or "auto"',
+    ),
+]
+MostClusters = Annotated[int, Field(ge=2, le=64)]
 
 
 class Table(BaseModel):

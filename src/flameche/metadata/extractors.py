@@ -38,6 +38,12 @@ class Metadata:
         """Take the rows of some clients."""
         return Metadata(self.phi[clients], self.counts[clients])
 
+    def with_rows(self, clients: NDArray[np.int64], rows: Metadata) -> Metadata:
+        """Put rows in place of some clients' own."""
+        phi, counts = self.phi.copy(), self.counts.copy()
+        phi[clients], counts[clients] = rows.phi, rows.counts
+        return Metadata(phi, counts)
+
 
 @dataclass(frozen=True)
 class ClientSamples:
@@ -47,6 +53,13 @@ class ClientSamples:
     y: NDArray[np.int64]
     offsets: NDArray[np.int64]
     classes: int
+
+    def of(self, clients: NDArray[np.int64]) -> ClientSamples:
+        """Take the samples of some clients."""
+        parts = [slice(int(self.offsets[i]), int(self.offsets[i + 1])) for i in clients.tolist()]
+        offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[clients])]).astype(np.int64)
+        x, y = (np.concatenate([each[part] for part in parts]) for each in (self.x, self.y))
+        return ClientSamples(x, y, offsets, self.classes)
 
     @property
     def cell(self) -> NDArray[np.int64]:
@@ -121,10 +134,26 @@ def mean_pca_shared(samples: ClientSamples, components: int) -> Metadata:
     The basis comes from the sum of the clients' second moments, which a server that only adds can form.
     """
     means = mean_images(samples)
+    return shared_axes(means, components).project(means)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A basis that all clients share: centre [D], axes [components D]."""
+
+    centre: Floats
+    axes: Floats
+
+    def project(self, means: Metadata) -> Metadata:
+        """Give class means by their coordinates in it."""
+        return Metadata((means.phi - self.centre) @ self.axes.T * means.presence[:, :, None], means.counts)
+
+
+def shared_axes(means: Metadata, components: int) -> Axes:
+    """Find the principal axes of all clients' class means."""
     present = means.phi[means.counts > 0]
     centre = present.mean(axis=0)
-    axes = _principal_axes(present - centre, components)
-    return Metadata((means.phi - centre) @ axes.T * means.presence[:, :, None], means.counts)
+    return Axes(centre, _principal_axes(present - centre, components))
 
 
 def subspaces(samples: ClientSamples, components: int) -> Metadata:

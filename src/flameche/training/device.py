@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from pathlib import Path
 
 import torch
 
 from flameche.errors import ConfigError
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def choose_device(wanted: str) -> str:
@@ -21,12 +26,25 @@ def choose_device(wanted: str) -> str:
 
 
 def prepare_torch(device: str, threads: int = 1) -> None:
-    """Fix what makes a run repeatable: the number of threads and deterministic kernels."""
-    torch.set_num_threads(threads)
+    """Fix what makes a run repeatable: at most one thread a core, and deterministic kernels."""
+    torch.set_num_threads(min(threads, usable_cores()))
+    keep_memory()
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def keep_memory() -> None:
+    """Let glibc keep freed memory: giving it back and fetching it again may double the time of a step."""
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # someone has decided
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return
+    for option, size in ((M_MMAP_THRESHOLD, 2**30), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 2**28)):
+        mallopt(option, size)
 
 
 def finish(device: str) -> None:
@@ -35,11 +53,19 @@ def finish(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def peak_device_memory(device: str) -> int:
+    """Give the most bytes that tensors held on a GPU."""
+    return torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
 def usable_cores() -> int:
     """Count the cores this process may use, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = QUOTA.read_text().split()
+        return max(1, min(cores, -(-int(quota) // int(period))))
+    except (OSError, ValueError):  # no such file, or no limit
+        return cores
 
 
 def device_name(device: str) -> str:

@@ -18,6 +18,7 @@ from flameche.training.models import Models, read_module, split_like, write_modu
 from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan, batches
 
 SCORE_BATCH = 1000
+Piece = tuple[int, int, int, int]  # samples to be tried: row of the models, client, first, last + 1
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,16 @@ class LoopTrainer:
         trained = []
         with torch.random.fork_rng(devices=["cuda"] if self.device == "cuda" else []):
             for k, i in zip(pick.tolist(), clients.tolist(), strict=True):
-                # Dropout and the like draw from torch's own generator.
-                torch.manual_seed(stream_seed(self.seed, "forward", round, i) % 2**63)
-                trained.append(self._train_one(models, k, i, round, pull, sgd))
+                trained.append(self.train_one(models, k, i, round, pull, sgd))
         finish(self.device)
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
-    def _train_one(
+    def train_one(
         self, models: Models, k: int, client: int, round: int, pull: Pull | None, sgd: float | None
     ) -> tuple[Tensor, Tensor]:
+        """Train one client from row k of models; give its parameters [P] and buffers [Q]."""
+        # Dropout and the like draw from torch's own generator.
+        torch.manual_seed(stream_seed(self.seed, "forward", round, client) % 2**63)
         buffers = models.buffers[k] if self._local is None else self._local[client]
         write_module(self.model, models.params[k], buffers)
         self.model.train()
@@ -110,9 +112,7 @@ class LoopTrainer:
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
         noise = torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, client) % 2**63)
-        optimiser: torch.optim.Optimizer = torch.optim.Adam(weights, lr=self.plan.lr)
-        if sgd is not None:
-            optimiser = torch.optim.SGD(weights, lr=sgd)
+        optimiser = self._optimiser(weights, sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
             inputs = flip_and_crop(x[rows], noise) if self.plan.augment else x[rows]
@@ -128,6 +128,11 @@ class LoopTrainer:
         if self._local is not None:
             self._local[client] = buffers
         return params, buffers
+
+    def _optimiser(self, weights: list[nn.Parameter], sgd: float | None) -> torch.optim.Optimizer:
+        if sgd is not None:
+            return torch.optim.SGD(weights, lr=sgd)
+        return torch.optim.Adam(weights, lr=self.plan.lr)
 
     def layer(self, name: str) -> slice:
         """Tell where a layer's parameters lie in a flat model."""
@@ -149,7 +154,6 @@ class LoopTrainer:
         """Try row pick[n] of models on clients [n]' samples: mean loss [n], accuracy [n]; NaN for none."""
         return self._ask(models, pick, self._test_of[clients] if part == "test" else clients, clients, part)
 
-    @torch.no_grad()
     def _ask(
         self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
     ) -> tuple[Floats, Floats]:
@@ -157,25 +161,34 @@ class LoopTrainer:
         who = clients if self._local is not None else np.zeros(len(pick), np.int64)
         questions = np.stack([pick, sets, who], axis=1)
         unique, back = np.unique(questions, axis=0, return_inverse=True)
-        self.model.eval()
-        answers = [self._answer(models, self._parts[part], *map(int, question)) for question in unique]
-        both: Floats = np.array(answers, np.float64).reshape(-1, 2)[back.reshape(-1)]
-        return both[:, 0], both[:, 1]
+        pieces: list[Piece] = []
+        asked: list[int] = []
+        for number, (k, i, client) in enumerate(unique.tolist()):
+            start, stop = self._parts[part].offsets[i : i + 2].tolist()
+            found = [(k, client, a, min(a + SCORE_BATCH, stop)) for a in range(start, stop, SCORE_BATCH)]
+            pieces.extend(found)
+            asked.extend([number] * len(found))
+        sums = np.zeros((len(unique), 2))
+        for number, both in zip(asked, self._tried(models, part, pieces), strict=True):
+            sums[number] += both
+        with np.errstate(invalid="ignore"):  # NaN for no samples
+            answers: Floats = sums / np.diff(self._parts[part].offsets)[unique[:, 1], None]
+        return answers[back.reshape(-1), 0], answers[back.reshape(-1), 1]
 
-    def _answer(
-        self, models: Models, data: OnDevice, k: int, number: int, client: int
-    ) -> tuple[float, float]:
+    def _tried(self, models: Models, part: Part, pieces: list[Piece]) -> list[tuple[float, float]]:
+        """Give the sum of losses and the number of hits of each piece."""
+        return [self.try_piece(models, part, piece) for piece in pieces]
+
+    @torch.no_grad()
+    def try_piece(self, models: Models, part: Part, piece: Piece) -> tuple[float, float]:
+        """Give the sum of losses and the number of hits of one piece."""
+        k, client, a, b = piece
         buffers = models.buffers[k] if self._local is None else self._local[client]
         write_module(self.model, models.params[k], buffers)
-        start, stop = int(data.offsets[number]), int(data.offsets[number + 1])
-        loss, right = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for a in range(start, stop, SCORE_BATCH):
-            b = min(a + SCORE_BATCH, stop)
-            guess = self.model(to_input(data.x[a:b], self.dtype))
-            loss += nn.functional.cross_entropy(guess, data.y[a:b], reduction="sum")
-            right += int((guess.argmax(1) == data.y[a:b]).sum())
-        size = stop - start
-        return (float(loss) / size, right / size) if size else (float("nan"), float("nan"))
+        data = self._parts[part]
+        guess = self.model.eval()(to_input(data.x[a:b], self.dtype))
+        loss = nn.functional.cross_entropy(guess, data.y[a:b], reduction="sum")
+        return float(loss), int((guess.argmax(1) == data.y[a:b]).sum())
 
     def state(self) -> Arrays:
         """Give the clients' own BatchNorm statistics, where they have some."""
@@ -184,7 +197,14 @@ class LoopTrainer:
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         if self._local is not None:
-            self._local = torch.from_numpy(arrays["local_buffers"]).to(self.device)
+            self._local.copy_(torch.from_numpy(arrays["local_buffers"]))
+
+    def share_local(self, statistics: Tensor) -> None:
+        """Keep the clients' own BatchNorm statistics [C Q] in this memory from now on."""
+        self._local = statistics
+
+    def close(self) -> None:
+        """Have nothing to give back but memory."""
 
 
 def flip_and_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:

@@ -81,6 +81,14 @@ class Models:
             buffers[k] = row[split:]
         return Models(params, buffers)
 
+    def moved(self, k: int, vector: NDArray[np.float64], far: float) -> Models:
+        """Move row k so far, up to 1, towards a flat model, with or without buffers."""
+        if far >= 1.0:
+            return self.replaced(k, vector)
+        with_buffers = len(vector) > self.params.shape[1]
+        own = Models(self.params[k : k + 1], self.buffers[k : k + 1]).flat(with_buffers)[0]
+        return self.replaced(k, own + far * (vector - own))
+
 
 def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Lay a module's parameters [P] and buffers [Q] flat, in its own order."""
@@ -116,22 +124,30 @@ def average(
     *,
     weight: NDArray[np.float64] | None = None,
     buffers: Buffers = "mean",
+    share: NDArray[np.float64] | None = None,
 ) -> Models:
     """Average trained models per cluster (Algorithm 1, line 20); nobody's cluster keeps its model.
 
     previous [K], trained [n], cluster [n] -> [K]. Unweighted as in the paper, or by `weight` [n].
     Buffers are averaged, or taken from each cluster's first client as the authors' code does; "local"
-    leaves them to the clients.
+    leaves them to the clients. With `share` [n K] a client counts for every cluster by its share; where the
+    shares come to less than one client, a model goes only that far towards their average.
     """
     params, stats = previous.params.clone(), previous.buffers.clone()
-    for k in np.unique(cluster):
-        members = np.flatnonzero(cluster == k)
-        share = np.ones(len(members)) if weight is None else weight[members]
-        scale = torch.from_numpy(share / share.sum()).to(params)
+    for k in np.unique(cluster) if share is None else np.flatnonzero(share.sum(axis=0) > 0):
+        members = np.flatnonzero(cluster == k if share is None else share[:, k] > 0)
+        part = np.ones(len(members)) if share is None else share[members, k]
+        far = min(1.0, float(part.sum()))
+        part = part if weight is None else part * weight[members]
+        scale = torch.from_numpy(part / part.sum()).to(params)
         rows = torch.from_numpy(members).to(params.device)
-        params[k] = scale @ trained.params[rows]
+        params[k] = _towards(params[k], scale @ trained.params[rows], far)
         if buffers == "mean":
-            stats[k] = scale @ trained.buffers[rows]
-        elif buffers == "first":
-            stats[k] = trained.buffers[rows[0]]
+            stats[k] = _towards(stats[k], scale @ trained.buffers[rows], far)
+        elif buffers == "first" and (cluster == k).any():
+            stats[k] = trained.buffers[int(np.flatnonzero(cluster == k)[0])]
     return Models(params, stats)
+
+
+def _towards(model: Tensor, goal: Tensor, far: float) -> Tensor:
+    return goal if far >= 1.0 else model + far * (goal - model)

@@ -50,3 +50,6 @@ class NoTrainer:
 
     def restore(self, arrays: Arrays) -> None:
         """Have nothing to take back."""
+
+    def close(self) -> None:
+        """Have nothing to give back."""

@@ -82,6 +82,10 @@ class Trainer(Protocol):
         """Take back what `state` gave."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds beyond memory: processes."""
+        ...
+
 
 def batches(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
     """Yield the sample indices of each step of one client's round, epoch after epoch.
@@ -89,10 +93,18 @@ def batches(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -
     The order depends on (seed, round, client) alone, so that all trainers and a resumed run agree. A last
     batch of one sample joins the one before it: BatchNorm has no variance of a single value.
     """
+    for order in orders(size, plan, seed, round, client):
+        yield from np.split(order, cuts(size, plan))
+
+
+def orders(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
+    """Yield the order of a client's samples in each epoch."""
     rng = stream(seed, "train", round, client)
     for _ in range(plan.epochs):
-        order = rng.permutation(size)
-        cuts = list(range(plan.batch, size, plan.batch))
-        if cuts and size - cuts[-1] == 1:
-            cuts.pop()
-        yield from np.split(order, cuts)
+        yield rng.permutation(size)
+
+
+def cuts(size: int, plan: TrainingPlan) -> list[int]:
+    """Tell where an epoch's order is cut into batches."""
+    found = list(range(plan.batch, size, plan.batch))
+    return found[:-1] if found and size - found[-1] == 1 else found

@@ -6,7 +6,7 @@ clients whose next batches have the same size, so gradients and BatchNorm see a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,7 @@ class VectorisedTrainer(LoopTrainer):
         ]
         answers = np.full((len(unique), 2), np.nan)
         self.model.eval()
-        for group in _alike([len(mine) for mine in samples], models.params.shape[1]):
+        for group in _alike([len(mine) for mine in samples], self._many):
             k, who = asked[group].T
             found = self._try(models, k, who, [samples[i] for i in group], data)
             for i, values in zip(group, found, strict=True):
@@ -163,6 +163,10 @@ class VectorisedTrainer(LoopTrainer):
                     answers[runs[i]] = sums / sizes[runs[i], None]
         both = answers[back.reshape(-1)]
         return both[:, 0], both[:, 1]
+
+    def _many(self, longest: int) -> int:
+        """Choose how many models are tried at once, of whose lists of samples this is the longest."""
+        return max(1, min(SCORE_IMAGES // longest, SCORE_WEIGHTS // len(self._initial[0])))
 
     def _try(self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: OnDevice) -> list[Floats]:
         """Give loss and hit of each sample, [n 2] per model.
@@ -226,10 +230,10 @@ def _rows(group: list[int]) -> slice | list[int]:
     return slice(group[0], group[-1] + 1) if together else group
 
 
-def _alike(lengths: list[int], weights: int) -> Iterator[list[int]]:
-    """Group lists of similar length, longest first, as many as a forward pass may hold; drop empty ones."""
+def _alike(lengths: list[int], fit: Callable[[int], int]) -> Iterator[list[int]]:
+    """Group lists of similar length, longest first, as many as fit a forward pass; drop empty ones."""
     order = sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i])
     while order:
-        many = max(1, min(SCORE_IMAGES // lengths[order[0]], SCORE_WEIGHTS // weights))
+        many = fit(lengths[order[0]])
         yield order[:many]
         order = order[many:]

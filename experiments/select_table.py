@@ -1,0 +1,150 @@
+"""Makes results/select-k.md: the number of clusters that `flameche select-k` finds, beside other criteria.
+
+    python experiments/select_table.py run [--cache FOLDER]
+    python experiments/select_table.py table
+
+`run` appends one line per selection to results/select-k.jsonl and skips those that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from metadata_cache import metadata_of, world_of
+
+from flameche.experiments.config import load_experiment
+from flameche.experiments.select import described
+from flameche.methods.selection import select_clusters
+from flameche.training.device import choose_device
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+SETS = ["mnist", "fashion-mnist", "cifar10", "pathmnist", "mednist28"]
+SETTINGS = ["csl", "fds", "csf"]
+MOST = 8
+TURNS = ["none", "rotate:90", "rotate:180", "rotate:270"]
+SWAPPED = [f"{turn}+swap:1,7".removeprefix("none+") for turn in TURNS]
+GROUPS = {  # rotations x swaps on MNIST
+    2: TURNS[:2],
+    3: [*TURNS[:2], SWAPPED[0]],
+    6: [*TURNS, *SWAPPED[:2]],
+    8: [*TURNS, *SWAPPED],
+}
+UNEVEN = {2: [33, 67], 3: [16, 33, 51], 6: [4, 9, 14, 19, 23, 31], 8: [4, 5, 8, 11, 13, 16, 19, 24]}
+
+
+def cases() -> Iterator[tuple[str, str, list[str], int, int]]:
+    """List the cases: part of the page, name, what is changed, the truth, how many seeds."""
+    for name in SETS:
+        for setting in SETTINGS:
+            yield "sets", f"{name} {setting}", [f"{name}.toml", f"data.heterogeneity={setting}"], 4, 10
+    for k, transforms in GROUPS.items():
+        told = json.dumps(transforms)
+        for kind, sizes in (("even", k), ("uneven", UNEVEN[k])):
+            change = ["mnist.toml", f"data.groups={json.dumps(sizes)}", f"data.transforms={told}"]
+            yield f"{kind} groups", f"mnist, {k} groups", change, k, 10
+    for name in SETS:
+        yield "no groups", f"{name}, none", [f"{name}.toml", "data.heterogeneity=none"], 1, 3
+        skewed = [f"{name}.toml", "data.heterogeneity=none", "data.label_skew=true"]
+        yield "no groups", f"{name}, label skew alone", skewed, 1, 1
+
+
+def run(schemes: list[str], device: str, out: Path, cache: Path | None) -> None:
+    """Choose K in every case that is not in `out` yet."""
+    done = {(r["case"], r["part"], r["scheme"], r["seed"]) for r in read(out)}
+    for scheme in schemes:
+        for part, case, (file, *changes), truth, seeds in cases():
+            for seed in range(seeds if scheme == "plain" else min(seeds, 1)):
+                if (case, part, scheme, seed) in done:
+                    continue
+                experiment = load_experiment(
+                    HERE / file, [*changes, f"scheme.kind={scheme}", "scheme.min_cluster=1"]
+                )
+                metadata, group = metadata_of(experiment, seed, device, cache)
+                world = world_of(experiment, seed, metadata, group)
+                start = time.perf_counter()
+                found = described(select_clusters(world, MOST))
+                line = {"part": part, "case": case, "scheme": scheme, "seed": seed, "truth": truth, **found}
+                line |= {"seconds": round(time.perf_counter() - start, 2)}
+                line["bytes_up"] = int(world.ledger.per_client("up").sum())
+                with out.open("a") as target:
+                    target.write(json.dumps(line) + "\n")
+                print(case, part, scheme, seed, truth, line["k"], line["clear"], flush=True)
+
+
+def read(file: Path) -> list[dict]:
+    """Read the lines that are there."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+HEAD = f"""\
+# How many clusters?
+
+Made by `python experiments/select_table.py run` and `... table` from `select-k.jsonl`: 100 clients, K from 1
+to {MOST}, from metadata alone, before any training. Data, extractor and the choice of held-out clients all
+come from the seed. *found*: runs in which held-out merging chose the true K; beside it the same for the
+paper's criterion (Davies-Bouldin) and two others, which cannot say K = 1. *clear*: runs that called their
+choice clear; in brackets those of them that were wrong. Under "uneven" the smallest groups have 4 of 100
+clients. The two thresholds of the rule were chosen on seeds 0 to 3.
+"""
+
+
+def table(records: list[dict]) -> str:
+    """Write the page."""
+    lines = [HEAD]
+    for part in dict.fromkeys(r["part"] for r in records):
+        lines += ["", f"## {part[0].upper()}{part[1:]}", ""]
+        lines += ["| case | true K | runs | found | clear | DBI | CH | silhouette | chosen otherwise |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        plain = [r for r in records if r["part"] == part and r["scheme"] == "plain"]
+        for case in dict.fromkeys(r["case"] for r in plain):
+            lines.append(row(case, [r for r in plain if r["case"] == case]))
+        lines.append(row("**all**", plain))
+    sealed = [r for r in records if r["scheme"] != "plain"]
+    if sealed:
+        lines += ["", "## Under encryption", "", "Seed 0 of every case: is the choice that of the clear?", ""]
+        lines += ["| scheme | cases | same K | seconds: median | MB up: median |", "|---|---|---|---|---|"]
+        clear = {(r["part"], r["case"], r["seed"]): r["k"] for r in records if r["scheme"] == "plain"}
+        for scheme in dict.fromkeys(r["scheme"] for r in sealed):
+            mine = [r for r in sealed if r["scheme"] == scheme]
+            same = sum(clear.get((r["part"], r["case"], r["seed"])) == r["k"] for r in mine)
+            lines.append(
+                f"| {scheme} | {len(mine)} | {same} | {np.median([r['seconds'] for r in mine]):.0f} "
+                f"| {np.median([r['bytes_up'] for r in mine]) / 1e6:.1f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def row(case: str, some: list[dict]) -> str:
+    """Write one row."""
+    truth = {r["truth"] for r in some}
+    good = sum(r["k"] == r["truth"] for r in some)
+    clear = [r for r in some if r["clear"] != "close"]
+    wrong = sum(r["k"] != r["truth"] for r in clear)
+    others = [sum(r["preferred"][key] == r["truth"] for r in some) for key in ("dbi", "ch", "silhouette")]
+    odd = ", ".join(f"seed {r['seed']}: {r['k']}" for r in some if r["k"] != r["truth"] and case != "**all**")
+    cells = [case, str(truth.pop()) if len(truth) == 1 else "", str(len(some)), str(good)]
+    cells += [f"{len(clear)} ({wrong})", *map(str, others), odd]
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--schemes", nargs="+", default=["plain", "bfv", "secagg"])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=RESULTS / "select-k.jsonl")
+    options = parser.parse_args()
+    if options.what == "run":
+        run(options.schemes, choose_device(options.device), options.out, options.cache)
+    else:
+        (RESULTS / "select-k.md").write_text(table(read(options.out)))
+        print(RESULTS / "select-k.md")

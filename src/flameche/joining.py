@@ -1,0 +1,64 @@
+"""`flameche assign`: a client that comes after training gets its cluster and its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flameche.display import log, number, out_console, print_json, print_rows
+
+
+def assign(
+    run: Annotated[Path, typer.Argument(help="A finished run: runs/<name>/<hash>/<seed>.", metavar="RUN")],
+    data: Annotated[
+        Path, typer.Option("--data", help="The client's npz: x [n H W], [n Ch H W] or [n H W Ch]; y [n].")
+    ],
+    client: Annotated[str | None, typer.Option("--client", help="Its name; else the file's.")] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Write its cluster's model here, a torch state_dict.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "cpu",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+) -> None:
+    """Give a new client its cluster and model after training: one E-step, nothing is retrained."""
+    from flameche.experiments.welcome import welcome
+    from flameche.training.device import choose_device
+
+    found = welcome(run, data, client=client, model=model, device=choose_device(device))
+    if as_json:
+        print_json(found)
+        return
+    print_assignment(found)
+
+
+def print_assignment(found: dict[str, Any]) -> None:
+    """Print a newcomer's cluster, and all clusters beside it."""
+    sure = "" if found["sure"] is None else f" · sure {100 * found['sure']:.1f}%"
+    margin = "" if found["margin"] is None else f" · margin {found['margin']:.4f}"
+    out_console.print(
+        f"{found['client']}: cluster {found['cluster']}{margin}{sure} · {found['samples']} samples",
+        style="bold", soft_wrap=True,
+    )  # fmt: skip
+    accuracy = found["accuracy"] or [None] * len(found["distances"])
+    rows = []
+    for k, distance in enumerate(found["distances"]):
+        own = k == found["cluster"]
+        rows.append(
+            {
+                "cluster": f"{k} {'*' if own else ''}".strip(),
+                "distance": number(distance, ".4f"),
+                "its clients": number(found["clients_distances"][k], ".4f"),
+                "reach": number(found["reaches"][k], ".4f"),
+                "clients": number(found["sizes"][k], "d"),
+                "acc %": number(accuracy[k] and 100 * accuracy[k]),
+            }
+        )
+    print_rows(rows, as_json=False)
+    if found["model"]:
+        log.print(f"Model: {found['model']}", soft_wrap=True)
+    for note in found["notes"]:
+        log.print(f"note: {note}", soft_wrap=True)

@@ -1,0 +1,17 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a config value: a.b=c.", metavar="KEY=VALUE")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Only this seed.", min=0)]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

@@ -1,0 +1,65 @@
+"""Memory that processes share by its file descriptor: it has no name, and is gone with its last user."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+Spec = list[tuple[str, str, tuple[int, ...]]]  # name, dtype, shape
+ALIGN = 64
+
+
+class Segment:
+    """Arrays in shared memory, by name; whoever knows the spec and has the descriptor sees the same ones."""
+
+    def __init__(self, fd: int, spec: Spec) -> None:
+        self.fd, self.spec = fd, spec
+        ends = _ends(spec)
+        memory = mmap.mmap(fd, ends[-1])
+        self.arrays: Arrays = {
+            name: np.ndarray(shape, dtype, memory, end - _padded(dtype, shape))
+            for (name, dtype, shape), end in zip(spec, ends, strict=True)
+        }
+
+    @classmethod
+    def create(cls, spec: Spec) -> Segment:
+        """Reserve memory, all zeros."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("flameche")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, _ends(spec)[-1])
+        return cls(fd, spec)
+
+    @classmethod
+    def holding(cls, arrays: Mapping[str, NDArray[Any]], room: Spec | None = None) -> Segment:
+        """Reserve memory for copies of arrays, and room for more."""
+        given = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        segment = cls.create(given + (room or []))
+        for name, array in arrays.items():
+            segment.arrays[name][...] = array
+        return segment
+
+    def close(self) -> None:
+        """Give the descriptor back; arrays stay as long as someone holds them."""
+        os.close(self.fd)
+
+
+def _padded(dtype: str, shape: tuple[int, ...]) -> int:
+    """Count the bytes of an array, up to a multiple of ALIGN; at least some, for there are no empty maps."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
+    return max(-(-size // ALIGN), 1) * ALIGN
+
+
+def _ends(spec: Spec) -> list[int]:
+    return list(itertools.accumulate(_padded(dtype, shape) for _, dtype, shape in spec))

@@ -1,0 +1,100 @@
+"""A training process: started by a pool, it holds the federation's data in shared memory and does jobs.
+
+It ends when told to, or when its standard input does, which is when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flameche.data.federation import Federation, Samples
+from flameche.training.device import prepare_torch
+from flameche.training.jobs import Task, work
+from flameche.training.quick import QuickTrainer
+from flameche.training.segment import Segment
+
+PARTS = ("train", "holdout", "test")
+
+
+def main() -> None:
+    """Serve the pool at the other end of a socket, whose descriptor is the first argument."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pool: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    prepare_torch("cpu", 1)
+    try:
+        pool.send(("hello", None))
+        try:
+            trainer = _trainer(_receive(pool, pool.recv()))
+        except Exception as problem:  # a user's own model can fail in any way
+            pool.send(("failed", _line(problem)))
+            return
+        pool.send(("ready", None))
+        while True:
+            task, spec = pool.recv()
+            _serve(pool, trainer, task, _receive(pool, spec))
+    except (EOFError, OSError):
+        return  # the pool is closed
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _receive(pool: Connection[Any, Any], spec: Any) -> Segment:
+    return Segment(recv_handle(pool), spec)
+
+
+def _serve(pool: Connection[Any, Any], trainer: QuickTrainer, task: Task, segment: Segment) -> None:
+    answer: tuple[str, str | None] = ("done", None)
+    try:
+        work(trainer, task, segment)
+    except Exception as problem:  # a user's own model can fail in any way
+        answer = ("failed", _line(problem))
+    segment.close()
+    pool.send(answer)
+
+
+def _line(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+
+
+def describe(trainer: QuickTrainer, federation: Federation, local: NDArray[Any] | None) -> Segment:
+    """Lay out what a worker needs to train as this trainer does: a recipe, all samples, local statistics."""
+    recipe = (trainer.model, trainer.plan, trainer.seed, trainer.dtype)
+    names = (federation.name, federation.setting, federation.classes)
+    arrays: dict[str, Any] = {"recipe": np.frombuffer(pickle.dumps((recipe, names)), np.uint8)}
+    for part in PARTS:
+        samples: Samples = getattr(federation, part)
+        arrays |= {f"{part}.x": samples.x, f"{part}.y": samples.y, f"{part}.offsets": samples.offsets}
+    arrays |= {"test_of": federation.test_of, "group": federation.group}
+    if local is not None:
+        arrays["local"] = local
+    return Segment.holding(arrays)
+
+
+def _trainer(segment: Segment) -> QuickTrainer:
+    """Build the trainer that `describe` was given, on the shared data."""
+    sys.path.append(os.getcwd())  # where a user's own model may lie
+    given = segment.arrays
+    (model, plan, seed, dtype), (name, setting, classes) = pickle.loads(given["recipe"].tobytes())
+    train, held, test = (Samples(given[f"{p}.x"], given[f"{p}.y"], given[f"{p}.offsets"]) for p in PARTS)
+    federation = Federation(name, setting, classes, train, held, test, given["test_of"], given["group"])
+    trainer = QuickTrainer(model, federation, plan, seed, dtype=dtype)
+    if "local" in given:
+        trainer.share_local(torch.from_numpy(given["local"]))
+    return trainer
+
+
+if __name__ == "__main__":
+    main()

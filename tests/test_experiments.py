@@ -1,0 +1,37 @@
+"""What the scripts in experiments/ take for granted."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from flameche.experiments.build import build
+from flameche.experiments.config import parse_experiment
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from metadata_cache import metadata_of, without_labels, world_of
+
+DATA = {"clients": 12, "groups": 3, "per_label": 6, "heterogeneity": "csf", "label_skew": True}
+
+
+def described(**data):
+    return parse_experiment({"name": "x", "rounds": 3, "data": {**DATA, **data}, "training": {"threads": 1}})
+
+
+def test_clients_that_lack_labels_have_the_metadata_of_the_others_they_hold():
+    whole = build(described(holdout=0.3), 5, device="cpu", training=False).world.metadata
+    real = build(described(holdout=0.3, missing_labels=3), 5, device="cpu", training=False).world.metadata
+    made = without_labels(whole, 5, 3)
+    assert (made.counts == real.counts).all() and ((made.counts == 0).sum(axis=1) >= 3).all()
+    np.testing.assert_allclose(made.phi, real.phi, atol=1e-5)
+
+
+def test_metadata_are_kept_and_told_apart_by_all_they_depend_on(tmp_path):
+    metadata, group = metadata_of(described(), 0, "cpu", tmp_path)
+    again, _ = metadata_of(described(), 0, "cpu", tmp_path)
+    assert (again.phi == metadata.phi).all() and len(list(tmp_path.iterdir())) == 1
+    metadata_of(described(), 1, "cpu", tmp_path)
+    metadata_of(described(missing_labels=1), 0, "cpu", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+    world = world_of(described(), 0, metadata, group)
+    assert world.clients == 12 and world.metadata is metadata and (world.group == group).all()
