@@ -24,10 +24,12 @@ def select_k(
     from flameche.experiments.config import load_experiment
     from flameche.experiments.overrides import parse_range
     from flameche.experiments.select import select_experiment
-    from flameche.report.selection import write_selection
+    from flameche.report.selection import prepare_folder, write_selection
     from flameche.training.device import choose_device
 
     least, most = parse_range(k, "--k")
+    if out is not None:
+        prepare_folder(out)
     described = load_experiment(experiment, overrides or [])
     where, found = choose_device(device), []
     with progress_bar() as bar:
@@ -59,20 +61,24 @@ def print_selections(found: list[dict[str, Any]], least: int, as_json: bool) -> 
         rows = [
             {
                 "K": str(row["k"]),
-                "K-1 refused by": "" if row["agreement"] is None else f"{row['agreement']:+.2f}",
+                "against K-1": "" if row["agreement"] is None else f"{row['agreement']:+.2f}",
                 "sureness": "" if row["sureness"] is None else f"{row['sureness']:+.1f}",
                 "keep": "yes" if row["kept"] else "",
                 "DBI": number(row["dbi"]),
                 "CH": number(row["ch"], ".1f"),
                 "silhouette": number(row["silhouette"]),
-                "ARI (truth)": number(row["ari"]),
+                "ARI (truth)": number(row["ari"] if each["groups"] > 1 else None),
             }
             for row in each["candidates"]
             if row["k"] >= least or row["k"] == each["k"]
         ]
         print_rows(rows, as_json=False)
         others = ", ".join(f"{name} {k or '–'}" for name, k in each["preferred"].items())
-        out_console.print(f"\n{verdict(each)} By other criteria: {others}.\n", soft_wrap=True)
+        out_console.print(f"\n{verdict(each)} By other criteria: {others}.", soft_wrap=True)
+        last = max(row["k"] for row in each["candidates"])
+        few = f"No clustering has more than {last} clusters. " if last < each["most"] else ""
+        sent = f"{each['bytes_up'] / 1e6:.1f} MB up, {each['bytes_down'] / 1e6:.1f} MB down"
+        out_console.print(f"{few}It took {each['exchanges']} exchanges, {sent}.", soft_wrap=True)
     for note in sorted({note for each in found for note in each["notes"]}):
         log.print(f"note: {note}", soft_wrap=True)
 

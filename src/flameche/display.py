@@ -91,4 +91,4 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 
 def _is_number(text: Any) -> bool:
-    return isinstance(text, str) and set(text) <= set("0123456789.-–")
+    return isinstance(text, str) and set(text) <= set("0123456789.+-–")

@@ -48,6 +48,7 @@ def select_experiment(
             "seed": seed,
             "scheme": experiment.scheme.kind,
             "clients": federation.clients,
+            "most": most,
             "groups": int(federation.group.max()) + 1,
             **found,
             "bytes_up": int(world.ledger.per_client("up").sum()),

@@ -93,9 +93,12 @@ class Search:
         self.cohort = Cohort(world.metadata, world.scheme, world.ledger, robust=True)
         self.sums = world.sums(self.cohort, rows, over="participants")
         self.exchanges = 0
+        self.progress: Callable[[int, int], None] | None = None
+        self.steps = 0  # numbers of clusters that were looked at
 
     def run(self, progress: Callable[[int, int], None] | None) -> Selection:
         """Play all folds, then the way down over all clients."""
+        self.progress = progress
         clients = np.arange(self.world.clients)
         fold = stream(self.world.seed, "select-k", "folds").permutation(self.world.clients) % self.folds
         judged: dict[int, list[Merger]] = {}
@@ -106,8 +109,6 @@ class Search:
             found = self.sums.once(MergerTest(tuple(steps)), held, np.zeros_like(held), steps[0])
             for merger in found:
                 judged.setdefault(merger.k, []).append(merger)
-            if progress:
-                progress(f + 1, self.folds + 1)
         pooled = [
             Merger(k, sum(m.gain for m in each), sum(m.squares for m in each), sum(m.absolute for m in each))
             for k, each in judged.items()
@@ -117,12 +118,11 @@ class Search:
             for step, row in self._down(clients, self.folds)
             if len(step) <= self.most
         ]
-        if progress:
-            progress(self.folds + 1, self.folds + 1)
         wanted = recommend(pooled)
-        chosen = min(wanted, self.most)
         candidates.sort(key=lambda c: c.k)
-        return Selection(chosen, clearness(pooled, chosen), candidates, wanted > self.most, self.exchanges)
+        chosen = max(c.k for c in candidates if c.k <= wanted)  # of those that all clients together reach
+        clear = clearness(pooled, chosen) if chosen == wanted else "close"
+        return Selection(chosen, clear, candidates, wanted > self.most, self.exchanges)
 
     def _down(self, members: Ints, fold: int) -> list[tuple[Centroids, Ints]]:
         """Cluster members [n] by `top` clusters, then fewer, down to one: centroids and clusters of each."""
@@ -135,6 +135,9 @@ class Search:
         found: list[tuple[Centroids, Ints]] = []
         for k in range(self.top, 0, -1):
             centroids, row = self._settle(*self._merge(centroids, row, k), members)
+            self.steps += 1
+            if self.progress:
+                self.progress(self.steps, (self.folds + 1) * self.top)
             if not found or len(np.unique(row)) < len(found[-1][0]):
                 alive, own = np.unique(row, return_inverse=True)
                 found.append((Centroids(centroids.theta[alive], centroids.mass[alive]), own))

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from flameche.em.selection import AGREED
+from flameche.errors import BadInput
 from flameche.report.canvas import CLUSTER_COLOURS, INK, METHOD_COLOURS, WIDTH, styled, to_pdf, to_svg
 
 OTHERS = (
@@ -16,6 +17,14 @@ OTHERS = (
     ("ch", "CH, higher is better"),
     ("silhouette", "silhouette, higher"),
 )
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder that pictures go to, before the work is done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {folder} cannot be made: {error.strerror or error}") from None
 
 
 def write_selection(found: dict[str, Any], stem: Path) -> Path:
