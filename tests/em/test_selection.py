@@ -17,7 +17,7 @@ def merger(k, growth):
 def test_terms_add_up_to_what_each_merger_costs():
     errors = np.array([[0.1, 0.1, 0.3], [0.2, 0.1, 0.2]])  # with 3, 2 and 1 clusters
     terms = merger_terms(errors, scale=1.0, cut=10.0)
-    to_two, to_one = mergers(terms.sum(axis=0))
+    to_two, to_one = mergers(terms.sum(axis=0), [3, 2, 1])
     assert (to_two.k, to_one.k) == (2, 1)
     assert to_two.gain == pytest.approx(-0.1) and to_one.gain == pytest.approx(0.3)
     assert to_two.squares == pytest.approx(0.01) and to_one.squares == pytest.approx(0.05)
@@ -30,7 +30,11 @@ def test_terms_are_additive_and_the_scale_changes_no_decision_until_it_cuts():
     whole = merger_terms(errors, 1.0, 1e9).sum(axis=0)
     halves = merger_terms(errors[:11], 1.0, 1e9).sum(axis=0) + merger_terms(errors[11:], 1.0, 1e9).sum(axis=0)
     np.testing.assert_allclose(whole, halves, rtol=1e-12)
-    for a, b in zip(mergers(whole), mergers(merger_terms(errors, 12.5, 1.0).sum(axis=0)), strict=True):
+    for a, b in zip(
+        mergers(whole, range(5, 0, -1)),
+        mergers(merger_terms(errors, 12.5, 1.0).sum(axis=0), range(5, 0, -1)),
+        strict=True,
+    ):
         assert a.sureness == pytest.approx(b.sureness) and a.agreement == pytest.approx(b.agreement)
     assert np.abs(merger_terms(errors * 1e6, 12.5, 1.0)).max() == 1.0
 
@@ -71,3 +75,9 @@ def test_the_silhouette_by_hand_and_of_a_lone_cluster():
     np.testing.assert_allclose(terms, [[1.0, 1.0], [(3 - 1) / 3, 1.0], [1.0, 1.0]])
     lone = Centroids(means.theta[:1], means.mass[:1])
     np.testing.assert_allclose(silhouette_terms(phi, weight, np.zeros(3, int), lone)[:, 0], 0.0)
+
+
+def test_a_step_that_loses_two_clusters_speaks_for_the_number_it_began_with():
+    errors = np.tile([0.1, 0.3, 0.3, 0.3], (20, 1))  # with 6, 4, 2 and 1 clusters: only the first step hurts
+    found = mergers(merger_terms(errors, 1.0, 1.0).sum(axis=0), [6, 4, 2, 1])
+    assert [m.k for m in found] == [5, 3, 1] and recommend(found) == 6

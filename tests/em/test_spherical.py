@@ -162,3 +162,9 @@ def test_whole_centroids_and_blocks_that_nobody_has_are_left_alone():
     theta, mass = np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 0.0], [2.0, 0.0]])
     lent = filled(Centroids(theta, mass))
     assert (lent.mass == mass).all() and (lent.theta == theta).all()
+
+
+def test_a_weight_that_is_only_noise_makes_no_block():
+    totals = np.array([[3.0, 1e-9, 2.0, 2e-9, 1.0]])  # two blocks of one feature; nobody has the second
+    found = filled(m_step(totals, blank(1, 2, 1)))
+    assert found.theta[0, 0, 0] == 1.5 and found.mass[0, 1] == 0 and found.theta[0, 1, 0] == 0

@@ -13,6 +13,7 @@ The second tells a broad group from two groups: halving a broad one helps held-o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,11 +61,15 @@ def merger_terms(errors: Floats, scale: float, cut: float) -> Floats:
     return np.concatenate([grown, grown**2, np.abs(grown)], axis=1)
 
 
-def mergers(totals: Floats) -> list[Merger]:
-    """Read the sums of `merger_terms` [3 (T - 1)]: the mergers to T - 1 clusters, ..., 1."""
+def mergers(totals: Floats, counts: Sequence[int]) -> list[Merger]:
+    """Read the sums of `merger_terms` [3 (T - 1)] of steps with so many clusters [T], from most to one.
+
+    A step that loses several clusters at once speaks for the number it began with.
+    """
     gain, squares, absolute = totals.reshape(3, -1)
     return [
-        Merger(len(gain) - i, float(gain[i]), float(squares[i]), float(absolute[i])) for i in range(len(gain))
+        Merger(k - 1, float(gain[i]), float(squares[i]), float(absolute[i]))
+        for i, k in enumerate(counts[:-1])
     ]
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LENT = 1e-9  # the weight of a block that a centroid does not have itself
+NOISE = 1e-5  # what a sum of weights may be off by under CKKS; the smallest weight there is, is 1/64
 FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
 
 
@@ -80,7 +81,7 @@ def m_step(totals: Floats, previous: Centroids) -> Centroids:
     clusters, blocks, features = previous.theta.shape
     sums = totals[:, : blocks * features].reshape(clusters, blocks, features)
     mass = totals[:, blocks * features : -1]
-    held = mass > 0
+    held = mass > NOISE
     theta = np.divide(sums, mass[:, :, None], out=previous.theta.copy(), where=held[:, :, None])
     return Centroids(theta, np.where(held, mass, previous.mass))
 
@@ -96,7 +97,7 @@ def filled(centroids: Centroids) -> Centroids:
     A client would else be compared with small clusters over different classes, of which some are easier. A
     cluster without any block stays empty, and so does a block that nobody has.
     """
-    own = centroids.mass > LENT
+    own = centroids.mass > NOISE
     mass = np.where(own, centroids.mass, 0.0)
     total = np.einsum("kb,kbf->bf", mass, centroids.theta)
     known = mass.sum(axis=0) > 0

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flameche.em.recluster import redistribute, worst_cluster
-from flameche.em.spherical import Centroids, Floats, filled
+from flameche.em.spherical import NOISE, Centroids, Floats, filled
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.living import Living
 from flameche.methods.robust import Robust, crowd
@@ -205,7 +205,7 @@ class Flameche(Living):
         dbi, ch = self.sums.once(Spread(means), every, k, self.centroids)
         mean = self.sums.once(Errors(self.centroids), every, k, self.centroids)
         width = self.sums.once(Deviations(self.centroids, mean), every, k, self.centroids)
-        alive = np.flatnonzero(self.centroids.mass.any(axis=1))
+        alive = np.flatnonzero((self.centroids.mass > NOISE).any(axis=1))
         theta, mass, label = self.centroids.theta[alive], self.centroids.mass[alive], self.label[alive]
         spread = np.column_stack([mean, width])[: self.clusters]
         return Outcome(final, dbi, ch, {"theta": theta, "mass": mass, "label": label, "spread": spread})

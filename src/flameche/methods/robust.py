@@ -282,8 +282,8 @@ class Robust:
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        counts = (int(n) for n in arrays["robust/counts"])
-        self.tried, self.failed, gathering, crowded, self.heard, self.rounds = counts
+        counts = [*(int(n) for n in arrays["robust/counts"]), 0]  # earlier checkpoints have no rounds
+        self.tried, self.failed, gathering, crowded, self.heard, self.rounds = counts[:6]
         self.gathering, self.crowded = bool(gathering), bool(crowded)
         self.move = Move.from_arrays(arrays)
 

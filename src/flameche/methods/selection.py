@@ -4,7 +4,7 @@ In turn, a part of the clients is held out (a third; less of a small federation)
 over a crowd of small clusters, EM settles these, and Ward's merging leads from many clusters down to one,
 with a few EM steps after each merger. The held-out clients judge the mergers (`em/selection.py`). The same
 way down over all clients gives what is shown beside it for each K: Davies-Bouldin (the paper's criterion),
-Calinski-Harabasz, silhouette.
+Calinski-Harabasz, silhouette; the leakage guard may hold some of these back.
 
 All clients take part. They seal their metadata once; each step down is one round of EM.
 """
@@ -22,6 +22,7 @@ from flameche.em.spherical import Centroids, filled
 from flameche.errors import BadInput
 from flameche.methods.base import Ints, World
 from flameche.protocol.client import Cohort
+from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.search import MergerTest, Silhouette
 from flameche.protocol.sums import stacked
@@ -92,6 +93,7 @@ class Search:
         self.top = min(top, rows)
         self.cohort = Cohort(world.metadata, world.scheme, world.ledger, robust=True)
         self.sums = world.sums(self.cohort, rows, over="participants")
+        self.shown = LeakageGuard(world.clients, rows, world.min_cluster)  # of the sums behind the criteria
         self.exchanges = 0
         self.progress: Callable[[int, int], None] | None = None
         self.steps = 0  # numbers of clusters that were looked at
@@ -173,7 +175,7 @@ class Search:
         """Judge the clustering of all clients with this many clusters by the usual criteria."""
         every, k = np.arange(self.world.clients), len(step)
         dbi = ch = silhouette = float("nan")
-        if k > 1:
+        if k > 1 and sum(self.shown.permits(every, row)) == k:
             blank = Centroids(
                 np.zeros((self.rows, *self.cohort.blocks)), np.zeros((self.rows, len(step.mass[0])))
             )

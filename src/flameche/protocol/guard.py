@@ -113,9 +113,10 @@ class LeakageGuard:
         there = (now != 0) @ clients > 0
         for cells in past:
             earlier = self._unions[_different(self._unions, self._kinds[np.unique(cells.then)])]
+            then = _joined(earlier, self._kinds)
             near = _least_apart(self._unions[rows], earlier, alone, before, cells) < self.least
             for i, j in _in_parts(near & there[:, None], len(cells.now)):
-                a, b = now[i][:, cells.now], _joined(earlier[j], self._kinds)[:, cells.then]
+                a, b = now[i][:, cells.now], then[j][:, cells.then]
                 apart = (a != b) @ cells.clients
                 few = (apart > 0) & (apart < self.least) & b.any(axis=1)
                 leaking[rows[i[few]]] = True

@@ -76,7 +76,7 @@ class MergerTest:
 
     def absorb(self, totals: Floats) -> list[Merger]:
         """Give the mergers, judged."""
-        return selection.mergers(totals.sum(axis=0))
+        return selection.mergers(totals.sum(axis=0), [len(step) for step in self.steps])
 
 
 @dataclass(frozen=True)
