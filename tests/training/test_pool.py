@@ -199,6 +199,8 @@ def test_bits_do_not_depend_on_torchs_number_of_threads():
 
 
 SCRIPT = """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where started in the background
     import sys
     import numpy as np
     from flameche.training import pool
@@ -218,11 +220,14 @@ def test_processes_end_with_the_one_that_started_them(end):
         [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    with run:
+    try:
         pids = [int(pid) for pid in run.stdout.readline().split()]
         time.sleep(0.3)
         run.send_signal(end)
         assert run.wait(20) != 0
+    finally:  # a failure must not wait for a run that never ends
+        run.kill()
+        run.communicate()
     assert len(pids) == 1 and all(gone(pid) for pid in pids)
 
 
