@@ -187,10 +187,9 @@ class Robust:
 
     def _part(self, move: Move, members: Ints) -> None:
         """Part the members in two, by the direction first and then by the nearer half."""
-        it, phi, weight = self.it, self.it.cohort.phi[members], self.it.cohort.weight[members]
-        halves = move.halves
+        it, halves = self.it, move.halves
         if halves[:, -1].min() < 0.5:
-            side = splitmerge.sides(phi, weight, it.centroids.theta[move.cluster], move.direction)
+            side = it.cohort.sides(members, it.centroids.theta[move.cluster], move.direction)
         else:
             side = self._nearer(halves, members)
         for _ in range(PARTS):

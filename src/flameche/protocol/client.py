@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
-from flameche.em import spherical
+from flameche.em import spherical, splitmerge
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
@@ -90,6 +90,11 @@ class Cohort:
         """Assign clients [n] to their nearest centroids: assignment [n], error [n]."""
         with self._ledger.clock("client", "clustering"):
             return spherical.e_step(self.phi[clients], self.weight[clients], centroids)
+
+    def sides(self, clients: Ints, centre: Floats, direction: Floats) -> Ints:
+        """Let clients [n] tell on which side of a centre [B F] they lie along a direction: 0 or 1 [n]."""
+        with self._ledger.clock("client", "clustering"):
+            return splitmerge.sides(self.phi[clients], self.weight[clients], centre, direction)
 
     def terms(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Floats:
         """Compute the terms of clients [n] for a phase [n S], not yet sealed."""

@@ -15,10 +15,9 @@ from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
 from flameche.protocol.given import Given
-from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
-from flameche.protocol.server import AdditiveServer
+from flameche.protocol.vault import Vault
 
 Arrays = dict[str, np.ndarray]
 
@@ -82,8 +81,8 @@ class StoredSums:
 
     def __init__(self, cohort: Cohort, scheme: Scheme, clusters: int, least: int, ledger: Ledger) -> None:
         self._cohort, self._ledger = cohort, ledger
-        self._server = AdditiveServer(scheme.adder(), ledger, clusters)
-        self._guard = LeakageGuard(len(cohort), clusters, least)
+        self._server = Vault(scheme.adder(), len(cohort), clusters, least, ledger)
+        self._guard = self._server.guard
         self._sealed = scheme.opened_by == "clients"
         self.broadcast_bytes: int | None = 0 if self._sealed else None
         self._sizes = np.zeros(clusters, np.int64)  # of each cluster's last released sum
@@ -106,9 +105,7 @@ class StoredSums:
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Add the stored terms, and open the sums that may be opened."""
-        sums = self._server.sums_of_stored(members, assignment)
-        permits = self._guard.permits(members, assignment)
-        released = [total if good else None for total, good in zip(sums, permits, strict=True)]
+        released = self._server.totals(members, assignment)
         count_sums(self._ledger, assignment, released)
         for k, total in enumerate(released):
             self._sizes[k] = self._sizes[k] if total is None else len(total)
@@ -120,9 +117,7 @@ class StoredSums:
         """Seal, add and open one phase's terms; clusters below the least size stay out."""
         terms = self._cohort.terms(phase, clients, assignment, centroids)
         sealed = self._cohort.seal(terms)
-        sums = self._server.sums(sealed, assignment)
-        size = np.bincount(assignment, minlength=len(sums))
-        released = [t if count >= self._guard.least else None for t, count in zip(sums, size, strict=True)]
+        released = self._server.once(sealed, assignment)
         self._ledger.sent("exchange", clients, sizes_of(sealed))
         self._ledger.received("exchange", clients, sum(len(total) for total in released if total is not None))
         return phase.absorb(stacked([self._cohort.open(total) for total in released], terms.shape[1]))
@@ -145,14 +140,13 @@ class StoredSums:
 
     def retire(self, clusters: Ints) -> None:
         """Send their last sums no longer."""
-        self._guard.retire(clusters)
+        self._server.retire(clusters)
         self._sizes[clusters] = 0
 
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""
         return {
             **self._server.state(),
-            **self._guard.state(),
             **self._given.state(),
             "sizes": self._sizes,
         }
@@ -160,7 +154,6 @@ class StoredSums:
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self._server.restore(arrays)
-        self._guard.restore(arrays)
         self._sizes = arrays["sizes"].astype(np.int64)
         self._given.restore(arrays)
         if self._sealed:
