@@ -11,8 +11,9 @@ import flameche
 ROOT = Path(flameche.__file__).parent
 ORDER = [
     *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
-    *("simulation", "experiments", "report", "display", "options", "bench", "keys", "joining", "choosing"),
-    *("api", "cli", "__main__"),
+    *("simulation", "network", "experiments", "report", "flower", "display", "options", "bench", "keys"),
+    *("joining", "choosing", "deploying"),
+    *("watching", "reproducing", "api", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -21,10 +22,10 @@ HOME = {
     "triton": {"training"},
     "tenseal": {"crypto"},
     "gmpy2": {"crypto"},
-    "cryptography": {"crypto"},
+    "cryptography": {"crypto", "flower"},
     "flwr": {"flower", "bench"},
     "ray": {"experiments"},
-    "typer": {"cli", "options", "bench", "keys", "joining", "choosing"},
+    "typer": {"cli", "options", "bench", "keys", "joining", "choosing", "deploying", "reproducing"},
     "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},
     "pooch": {"data"},

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flameche.crypto.api import Adder, KeyInfo, Scheme
 from flameche.crypto.registry import (
@@ -17,6 +18,9 @@ from flameche.crypto.registry import (
     secret_bytes,
 )
 from flameche.errors import BadInput, FlamecheError
+
+if TYPE_CHECKING:
+    from flameche.crypto.box import Box
 
 MAGIC = b"flameche key 1\n"
 SECRET, PUBLIC = "client.key", "server.pub"
@@ -45,6 +49,13 @@ def read_secret(path: Path) -> Scheme:
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise BadInput(f"{path} can be read by others; its owner alone may: chmod 600 {path}")
     return scheme
+
+
+def read_box(path: Path) -> Box:
+    """Make the box that all holders of a clients' key have, from the very bytes of the file."""
+    from flameche.crypto.box import Box  # needs cryptography, which only networks do
+
+    return Box(_read(path)[1])
 
 
 def read_public(path: Path) -> Adder:

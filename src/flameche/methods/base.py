@@ -187,6 +187,10 @@ class World:
         if not models.finite:
             raise BadInput(f"{what}: training diverged (NaN or infinite weights); lower training.lr")
 
+    def cohort(self, **how: Any) -> Cohort:
+        """Give the clients as holders of their metadata; `how` is the cohort's own."""
+        return Cohort(self.metadata, self.scheme, self.ledger, **how)
+
     def sums(
         self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"], hidden: bool = False
     ) -> Sums:

@@ -27,7 +27,7 @@ from flameche.em.spherical import NOISE, Centroids, Floats, filled
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.living import Living
 from flameche.methods.robust import Robust, crowd
-from flameche.protocol.client import Cohort, Missing
+from flameche.protocol.client import Missing
 from flameche.protocol.phases import Deviations, Errors, MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
 from flameche.rng import stream
@@ -74,9 +74,7 @@ class Flameche(Living):
         robust = mode == "robust"
         if robust and m_step == "seen" and not world.keeps_terms:
             self.over = "decayed"  # who is away cannot be moved to another sum
-        self.cohort = Cohort(
-            world.metadata, world.scheme, world.ledger, unit_norm=unit_norm, missing=missing, robust=robust
-        )
+        self.cohort = world.cohort(unit_norm=unit_norm, missing=missing, robust=robust)
         self.hidden = hide_assignments
         over: Literal["seen", "participants"] = "seen" if self.over == "seen" else "participants"
         rows = clusters
@@ -103,7 +101,7 @@ class Flameche(Living):
         self._broadcast(participants)  # line 6
         row, e = self._e_step(r, participants)  # lines 12-13, on the clients
         self._offer(participants, row, e)  # lines 8-11, sealed, on the clients
-        k = self.label[row]
+        k = self.model_of(row)
         trained = self.world.train(self.models, k, participants, r, hidden=self.hidden)  # line 14
         self.row[participants], self.error[participants] = row, e  # lines 15, 17-18
         self._tell()
@@ -116,6 +114,11 @@ class Flameche(Living):
     def seen(self) -> Ints:
         """List the clients that have taken part: V in the paper."""
         return np.flatnonzero(self.row != UNSEEN)
+
+    def model_of(self, row: Ints) -> Ints:
+        """Tell which model serves the clients of these sums [n]."""
+        served: Ints = self.label[row]
+        return served
 
     def _e_step(self, r: int, clients: Ints) -> tuple[Ints, Floats]:
         """Assign clients [n] to the nearest centroids, in robust mode at first to random ones."""

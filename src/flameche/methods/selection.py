@@ -21,7 +21,6 @@ from flameche.em.selection import Clear, Merger, clearness, recommend
 from flameche.em.spherical import Centroids, filled
 from flameche.errors import BadInput
 from flameche.methods.base import Ints, World
-from flameche.protocol.client import Cohort
 from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.search import MergerTest, Silhouette
@@ -91,7 +90,7 @@ class Search:
             )
         self.world, self.most, self.rows = world, most, rows
         self.top = min(top, rows)
-        self.cohort = Cohort(world.metadata, world.scheme, world.ledger, robust=True)
+        self.cohort = world.cohort(robust=True)
         self.sums = world.sums(self.cohort, rows, over="participants")
         self.shown = LeakageGuard(world.clients, rows, world.min_cluster)  # of the sums behind the criteria
         self.exchanges = 0

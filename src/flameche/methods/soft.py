@@ -29,7 +29,6 @@ from flameche.em.mixture import Blocks, Family
 from flameche.em.spherical import Centroids, Floats
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.robust import GATHER, OFTEN, crowd
-from flameche.protocol.client import Cohort
 from flameche.protocol.phases import Spread, UnitMeans
 from flameche.protocol.soft import Offer, soft_sums, told
 from flameche.rng import stream
@@ -63,7 +62,7 @@ class Soft:
         training: Literal["likeliest", "weighted"] = "likeliest",
     ) -> None:
         self.world, self.clusters, self.weighted = world, clusters, training == "weighted"
-        self.cohort = Cohort(world.metadata, world.scheme, world.ledger, robust=True)
+        self.cohort = world.cohort(robust=True)
         self.free = make_family(family, *self.cohort.blocks, projection=projection, seed=world.seed)
         rows = crowd(world.clients, clusters, world.min_cluster, CROWD)
         shape = (rows, self.free.size + 1)

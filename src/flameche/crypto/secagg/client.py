@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class SecAggClient:
         self._seal_public = self._seal_key.public_key().public_bytes_raw()
         self._mask_public = self._mask_key.public_key().public_bytes_raw()
         self._seed = secrets.token_bytes(shamir.SECRET)  # b_i: the mask of its own
-        self._boxes: dict[int, AESGCM] = {}
+        self._boxes: dict[int, bytes] = {}  # the keys that seal shares between two
         self._publics: dict[int, bytes] = {}  # the neighbours' public mask keys
         self._held: dict[int, tuple[bytes, bytes]] = {}  # shares of (b_j, s_j)
 
@@ -54,6 +55,49 @@ class SecAggClient:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"{self!r} holds secrets and is neither pickled nor copied")
+
+    def secret_bytes(self) -> bytes:
+        """Write the client as it stands between two steps, for a file of mode 0600 that is read once.
+
+        Whoever reads one state twice may take a step twice, and tell more than a client should.
+        """
+        keys = {name: getattr(self, f"_{name}_key", None) for name in ("seal", "mask")}
+        both = {str(client): [b.hex(), s.hex()] for client, (b, s) in getattr(self, "_held", {}).items()}
+        state = {
+            "next": self._next,
+            "seed": getattr(self, "_seed", b"").hex(),
+            **{name: "" if key is None else key.private_bytes_raw().hex() for name, key in keys.items()},
+            "boxes": {str(client): key.hex() for client, key in getattr(self, "_boxes", {}).items()},
+            "publics": {str(client): key.hex() for client, key in getattr(self, "_publics", {}).items()},
+            "held": both,
+        }
+        invitation = self.session.to_bytes()
+        head = len(invitation).to_bytes(4, "little") + self.index.to_bytes(4, "little")
+        return head + invitation + json.dumps(state).encode()
+
+    @classmethod
+    def from_secret_bytes(cls, data: bytes) -> SecAggClient:
+        """Read what `secret_bytes` wrote; SealError if it is damaged."""
+        try:
+            size, index = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4))
+            client = cls(Session.from_bytes(data[8 : 8 + size]), index)
+            state = json.loads(data[8 + size :])
+            client._next, client._seed = state["next"], bytes.fromhex(state["seed"])
+            for name in ("boxes", "publics"):
+                keys = {int(peer): bytes.fromhex(key) for peer, key in state[name].items()}
+                setattr(client, f"_{name}", keys)
+            client._held = {
+                int(peer): (bytes.fromhex(b), bytes.fromhex(s)) for peer, (b, s) in state["held"].items()
+            }
+            for name in ("seal", "mask"):
+                client._wipe(f"_{name}_key")
+                if state[name]:
+                    key = X25519PrivateKey.from_private_bytes(bytes.fromhex(state[name]))
+                    setattr(client, f"_{name}_key", key)
+                    setattr(client, f"_{name}_public", key.public_key().public_bytes_raw())
+        except (ValueError, KeyError, TypeError) as problem:
+            raise SealError("the kept state of a secure aggregation is damaged") from problem
+        return client
 
     def advertise(self) -> bytes:
         """Send the two public keys."""
@@ -78,8 +122,8 @@ class SecAggClient:
                     self._held[client] = (b, b"")  # its own key is never asked of it while it is there
                     continue
                 mine, theirs = (self.index, self._seal_public), (client, keys[client][:KEY])
-                box = AESGCM(masks.agree(self.session, masks.SEAL, self._seal_key, mine, theirs))
-                rows[client] = box.encrypt(
+                box = masks.agree(self.session, masks.SEAL, self._seal_key, mine, theirs)
+                rows[client] = AESGCM(box).encrypt(
                     self._nonce(self.index, client), b + s, self._bound(self.index, client)
                 )
                 self._boxes[client], self._publics[client] = box, keys[client][KEY:]
@@ -166,7 +210,7 @@ class SecAggClient:
     def _unseal(self, sender: int, sealed: bytes) -> tuple[bytes, bytes]:
         nonce, bound = self._nonce(sender, self.index), self._bound(sender, self.index)
         try:
-            both = self._boxes[sender].decrypt(nonce, sealed, bound)
+            both = AESGCM(self._boxes[sender]).decrypt(nonce, sealed, bound)
         except InvalidTag:
             raise SealError(
                 f"the shares that client {sender} sealed to client {self.index} were altered"

@@ -1,0 +1,304 @@
+"""The server's rounds: whom it asks, what it does about nodes that are lost, where it goes on after a crash.
+
+A round is a series of exchanges. In each, all of the round's nodes replay their method, and either ask the
+same question, which the relay answers, or are done. A node that fails, stays silent or sends garbage is out
+of the round:
+- before any sum has left the server, the round begins again without it, as if it had not been drawn;
+- afterwards it goes on without it: what was seen cannot be taken back.
+After each answer that holds a sum, and after each round, everything is written down; a server that starts
+again goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flameche.network.job import Job, Round, TooFew
+from flameche.network.parcel import Arrays, Lost, Parcel, Transport, prefixed
+from flameche.network.relay import Garbage, Relay
+from flameche.network.roster import Roster
+from flameche.network.scoring import score
+from flameche.network.secure import masked_total
+from flameche.network.standing import Standing
+from flameche.protocol.ledger import Ledger
+from flameche.simulation.engine import Checkpoint, Recorder
+from flameche.simulation.schedule import draw_participants
+
+MOST_EXCHANGES = 1000  # in a round
+STAND_INS = 3  # nodes that finish a round whose own are all gone
+
+
+class Coordinator:
+    """Plays all rounds with whoever is there."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        job: Job,
+        recorder: Recorder,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        on_round: Callable[[dict[str, Any]], None] = lambda record: None,
+    ) -> None:
+        self.job, self._recorder, self._say, self._on_round = job, recorder, say, on_round
+        self.ledger = Ledger(job.rules.clients)
+        self.relay = Relay(job.rules, self.ledger)
+        self.roster = Roster(transport, job, self.relay, self.ledger, say)
+        self.records: list[dict[str, Any]] = []
+        self.standing = Standing.empty(job.rules.clients)
+        self._started = time.perf_counter()
+
+    def run(self) -> list[dict[str, Any]]:
+        """Play what is left to play; give the rounds' records."""
+        now = self._resume()
+        for record in self.records:
+            self._on_round(record)
+        for r in range(len(self.records) + 1, self.job.rounds + 1):
+            now = now or self._draw(r)
+            reclustered = self._play(now)
+            if r % self.job.evaluate_every == 0 or r == self.job.rounds:
+                score(self.roster, self.standing, self._models, self.job.run, r, self._say)
+            self._record(now, reclustered)
+            now = None
+        if not self.standing.outcome:
+            self._play(now or Round(self.job.rounds + 1, self.roster.wait_for(1), finish=True))
+            self._save(self.job.rounds)
+        return self.records
+
+    @property
+    def wall_s(self) -> float:
+        """Count the seconds of all parts of the run."""
+        return time.perf_counter() - self._started
+
+    def _draw(self, r: int) -> Round:
+        """Draw a round's nodes among those that are there; wait while they are too few."""
+        job = self.job
+        least = min(job.least_nodes, job.participants)
+        here = self.roster.wait_for(job.rules.clients - len(job.removed) if r == 1 else least)
+        if len(here) < least:
+            raise TooFew(
+                f"round {r}: {len(here)} nodes are there and {least} are needed, also after "
+                f"{job.patience:g} s; the same command goes on from here"
+            )
+        there = np.array(here, np.int64)
+        return Round(r, draw_participants(job.seed, r, job.rules.clients, job.participants, there).tolist())
+
+    def _play(self, now: Round) -> bool:
+        """Play a round to its end, with fewer nodes or again where need be; tell if it moved clients."""
+        for _ in range(MOST_EXCHANGES):
+            self._man(now)
+            replies = self._exchange(now)
+            if self._some_lost(now):
+                continue
+            said = replies[now.team[0]].head
+            try:
+                self._take(said["gives"], replies)
+                if said["what"] == "done":
+                    reclustered = self.standing.take(now, replies[now.team[0]])
+                    self.relay.forget_models(self.standing.names)
+                    return reclustered
+                answer = self._answer(now, said["said"], replies)
+            except Garbage as problem:
+                self._lose(now, problem.number, problem.why)
+                self._some_lost(now)
+                continue
+            if answer is None:
+                now.begin_again()
+                continue
+            now.answered(answer)
+            now.team = [i for i in now.team if i not in now.lost]
+            if now.released:
+                self._save(now.number - 1, now)
+
+        lost = "; ".join(f"node {i}: {why}" for i, why in now.lost.items()) or "nobody was lost"
+        raise TooFew(f"round {now.number} comes to no end ({lost}); the same command goes on from here")
+
+    def _some_lost(self, now: Round) -> bool:
+        """Take the lost out of a round; tell if it has to be played on without an answer."""
+        if not any(i in now.lost for i in now.team):
+            return False
+        if now.released or now.finish:
+            now.team = [i for i in now.team if i not in now.lost]
+        else:
+            now.begin_again()
+        return True
+
+    def _man(self, now: Round) -> None:
+        """See to it that enough nodes are in a round: draw again, or let others finish it."""
+        least = 1 if now.released or now.finish else min(self.job.least_nodes, self.job.participants)
+        if len(now.team) >= least:
+            return
+        if now.released or now.finish:
+            here = self.roster.wait_for(1)
+            if not here:
+                raise TooFew(
+                    f"round {now.number}: no node is left to finish it; the same command goes on from here"
+                )
+            now.team, now.informed = here[:STAND_INS], {}
+            return
+        self._say(f"round {now.number}: {len(now.team)} nodes are left, {least} are needed; drawing again")
+        now.drawn, now.lost = self._draw(now.number).drawn, {}
+        now.begin_again()
+
+    def _exchange(self, now: Round) -> dict[int, Parcel]:
+        """Send every node what is new, until all have caught up; give the replies that agree."""
+        replies: dict[int, Parcel] = {}
+        waiting = list(now.team)
+        while waiting:
+            found = self.roster.exchange({i: self._parcel(now, i) for i in waiting})
+            again = []
+            for i in waiting:
+                reply = self._checked(now, i, found[i])
+                if isinstance(reply, Lost):
+                    self._lose(now, i, reply.why)
+                    continue
+                now.informed[i] = len(now.log)
+                now.wants[i] = reply.head.get("names" if reply.head["what"] == "need" else "wants", [])
+                if reply.head["what"] == "lack":
+                    del now.informed[i]
+                if reply.head["what"] in ("lack", "need"):
+                    again.append(i)
+                else:
+                    replies[i] = reply
+            waiting = again
+        return self._agreed(now, replies)
+
+    def _checked(self, now: Round, number: int, reply: Parcel | Lost) -> Parcel | Lost:
+        """Refuse what is not an answer to this stage of this round."""
+        if isinstance(reply, Lost):
+            return reply
+        head = reply.head
+        if [head.get(key) for key in ("round", "attempt", "stage")] != [
+            now.number,
+            now.attempt,
+            len(now.log),
+        ]:
+            return Lost(f"answers round {head.get('round')}, attempt {head.get('attempt')}: an old message")
+        what = head.get("what")
+        if what == "lack" and number in now.informed:
+            return reply
+        if what == "need" and set(head.get("names", [])) <= self.relay.models.keys() - now.wants.get(
+            number, []
+        ):
+            return reply
+        words = {"gives": list, "said": dict}
+        if what in ("paused", "done") and all(isinstance(head.get(k), t) for k, t in words.items()):
+            return reply
+        return Lost("answers with something else than its part of the round")
+
+    def _agreed(self, now: Round, replies: dict[int, Parcel]) -> dict[int, Parcel]:
+        """Keep the replies that say what most say; who goes another way is lost."""
+
+        def words(reply: Parcel) -> str:
+            said = {k: v for k, v in reply.head["said"].items() if k not in ("notes", "dbi", "ch")}
+            return json.dumps([reply.head["what"], reply.head["gives"], said])
+
+        usual = Counter(words(replies[i]) for i in sorted(replies)).most_common(1)
+        for i in sorted(replies):
+            if words(replies[i]) != usual[0][0]:
+                self._lose(now, i, "goes another way than the others: another version, configuration, state")
+                del replies[i]
+        return replies
+
+    def _lose(self, now: Round, number: int, why: str) -> None:
+        now.lost[number] = why
+        self._say(f"round {now.number}: node {number} is out: {why}")
+
+    def _parcel(self, now: Round, number: int) -> Parcel:
+        """Write what a node needs to go on: how the round began, the answers that it lacks, models."""
+        begins = number not in now.informed
+        first = 0 if begins else now.informed[number]
+        head: dict[str, Any] = {
+            "what": "round", "run": self.job.run, "round": now.number, "attempt": now.attempt,
+            "stage": len(now.log), "from": first, "answers": [a.head for a in now.log[first:]],
+            "nonce": now.nonce,
+        }  # fmt: skip
+        arrays: Arrays = {}
+        for at in range(first, len(now.log)):
+            arrays |= prefixed(f"answer/{at}", now.log[at].arrays)
+        wants = now.wants.get(number, [])
+        if begins:
+            head |= {
+                "participants": now.drawn, "members": self.roster.members, "finish": now.finish,
+                "held": self.relay.holds(number), "since": self.standing.since,
+            }  # fmt: skip
+            arrays |= self.standing.state
+            wants = wants or self._preloaded(number)
+        return Parcel(head, {**arrays, **self._models(wants)})
+
+    def _preloaded(self, number: int) -> list[str]:
+        """Guess which models a node will ask for."""
+        if self.job.preload == "all":
+            return self.standing.names
+        known = self.job.preload == "own" and self.standing.names and self.standing.assignment[number] >= 0
+        return [self.standing.names[self.standing.assignment[number]]] if known else []
+
+    def _models(self, names: list[str]) -> Arrays:
+        arrays: Arrays = {}
+        for name in names:
+            arrays |= prefixed(f"model/{name}", self.relay.models.get(name, {}))
+        return arrays
+
+    def _take(self, gives: list[dict[str, Any]], replies: dict[int, Parcel]) -> None:
+        parts = {i: [reply.part(f"give/{at}") for at in range(len(gives))] for i, reply in replies.items()}
+        self.relay.take(gives, parts)
+
+    def _answer(self, now: Round, question: dict[str, Any], replies: dict[int, Parcel]) -> Parcel | None:
+        """Answer a question; None where a session lost somebody before anything was seen."""
+        parts = {i: reply.part("ask") for i, reply in replies.items()}
+        if question["kind"] != "masked":
+            return self.relay.answer(question, parts)
+        adverts = {i: part["message"].tobytes() for i, part in parts.items() if "message" in part}
+        head = {"run": self.job.run, "round": now.number, "attempt": now.attempt, "stage": len(now.log)}
+        with self.ledger.clock("server", "encryption"):
+            done = masked_total(question, now.nonce, adverts, self.roster.exchange, head)
+        for i, why in done.lost.items():
+            self._lose(now, i, why)
+        if done.why:
+            self._say(f"round {now.number}: {done.why}")
+        if not now.released and not now.finish and (done.total is None or done.away):
+            return None
+        arrays = {} if done.total is None else {"total": done.total}
+        return Parcel({"kind": "masked", "away": done.away}, arrays)
+
+    def _record(self, now: Round, reclustered: bool) -> None:
+        """Write a round down, and everything that must survive a crash."""
+        record = self.standing.record(now, reclustered, self.ledger)
+        self.records.append(record)
+        self._recorder.add_round(record)
+        self._save(now.number)
+        self._on_round(record)
+
+    def _save(self, r: int, now: Round | None = None) -> None:
+        """Write down where the run stands after round r, or in the middle of the next."""
+        words = {
+            "standing": self.standing.words(),
+            "known": self.roster.known,
+            "blocks": self.roster.blocks,
+            "now": now.words() if now else None,
+        }
+        arrays = {**prefixed("relay", self.relay.state()), **prefixed("standing", self.standing.arrays())}
+        arrays |= prefixed("now", now.arrays()) if now else {}
+        ledger = {**self.ledger.state(), "coordinator": words}
+        self._recorder.save(Checkpoint(r, arrays, ledger, self.wall_s))
+
+    def _resume(self) -> Round | None:
+        """Take up what an earlier process left, and the round that it was in."""
+        checkpoint, self.records = self._recorder.resume()
+        if checkpoint is None:
+            return None
+        whole, words = Parcel({}, checkpoint.arrays), checkpoint.ledger["coordinator"]
+        self.relay.restore(whole.part("relay"))
+        self.ledger.restore(checkpoint.ledger)
+        self.standing = Standing.restored(words["standing"], whole.part("standing"))
+        self.roster.known, self.roster.blocks = words["known"], words["blocks"]
+        self._started -= checkpoint.wall_s
+        self._say(f"going on after round {checkpoint.round}")
+        self.roster.wait_for(min(self.job.least_nodes, self.job.participants))
+        return Round.restored(words["now"], whole.part("now")) if words["now"] else None

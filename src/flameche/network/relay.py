@@ -1,0 +1,241 @@
+"""What the server does with what nodes send: it passes numbers on, adds sealed terms, averages models.
+
+It has an `Adder` and no key. Whatever does not fit, from whomever, is `Garbage` with a name on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flameche.crypto.api import Adder
+from flameche.errors import SealError
+from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, prefixed
+from flameche.protocol.ledger import Ledger
+from flameche.protocol.vault import Vault
+from flameche.training.models import Buffers, Models, average
+
+Ints = NDArray[np.int64]
+About = dict[str, Any]
+MODEL = ("params", "buffers")
+
+
+class Garbage(Refused):
+    """What a node sent cannot be used."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"node {number}: {why}")
+        self.number, self.why = number, why
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How sums and averages are formed, as the experiment says."""
+
+    clients: int
+    least: int  # clients in a sum that leaves the server
+    adder: Adder | None  # None under secure aggregation, which has no stored terms
+    weighting: Literal["uniform", "samples"] = "uniform"
+    buffers: Buffers = "mean"
+
+
+class Relay:
+    """Sealed terms, models by name, and nothing that could open anything."""
+
+    def __init__(self, rules: Rules, ledger: Ledger) -> None:
+        self.rules, self._ledger = rules, ledger
+        self.vault: Vault | None = None
+        self._loaded: Arrays = {}  # of a checkpoint, until the number of sums is known
+        self.models: dict[str, Arrays] = {}
+        self.sizes = np.zeros(rules.clients, np.int64)  # of the nodes' training sets
+
+    def holds(self, number: int) -> bool:
+        """Tell whether a client's sealed metadata are here."""
+        return self.vault is not None and bool(self.vault.holds(np.array([number]))[0])
+
+    def take(self, gives: Sequence[About], parts: Mapping[int, Sequence[Arrays]]) -> None:
+        """Take what the nodes gave, in order: `gives` is what all say, `parts` each node's own of it."""
+        for at, about in enumerate(gives):
+            mine = {number: given[at] for number, given in parts.items()}
+            kind = about["kind"]
+            if kind == "average":
+                self._average(about, mine)
+            elif kind in ("store", "drop", "retire"):
+                self._keep(kind, about, mine)
+            else:
+                raise Refused(f"nodes give '{kind}', which this server does not know")
+
+    def _keep(self, kind: str, about: About, parts: Mapping[int, Arrays]) -> None:
+        vault = self._vault_for(about["sums"])
+        if kind == "store":
+            for number, part in sorted(parts.items()):
+                if number in about["clients"] and "sealed" in part:
+                    self._check_sealed(number, part["sealed"].tobytes(), vault)
+                    vault.store(np.array([number]), [part["sealed"].tobytes()])
+                elif number in about["clients"] and not self.holds(number):
+                    raise Garbage(number, "sent no metadata, and there are none of it here")
+        elif kind == "drop":
+            vault.drop(np.array(about["clients"], np.int64))
+        else:
+            vault.retire(np.array(about["rows"], np.int64))
+
+    def _check_sealed(self, number: int, data: bytes, vault: Vault) -> None:
+        assert self.rules.adder is not None
+        try:
+            term = self.rules.adder.load(data)
+            known = vault.some_term()
+            if known is not None:
+                self.rules.adder.add([known, term])
+        except (SealError, ValueError) as problem:
+            raise Garbage(number, f"its sealed metadata cannot be used: {problem}") from problem
+        if term.terms != 1:
+            raise Garbage(number, f"its metadata are a sum of {term.terms}, expected its own")
+
+    def _average(self, about: About, parts: Mapping[int, Arrays]) -> None:
+        """Average what was trained, row by row, and keep the models under their new names.
+
+        Who was lost meanwhile is left out; a row that nobody trained keeps its model.
+        """
+        there = [(at, i) for at, i in enumerate(about["clients"]) if i in parts]
+        trained = {i: self._trained(i, at, parts[i]) for at, i in there}
+        rows = np.array([about["rows"][at] for at, _ in there], np.int64)
+        clients = np.array([i for _, i in there], np.int64)
+        usual = self._usual_shape(list(trained.values()))
+        for i, one in trained.items():
+            if (shape := _shape(one)) != usual:
+                raise Garbage(i, f"its model has {shape[0]} parameters, expected {usual[0]}")
+        for k in set(about["rows"]):
+            old = about["previous"][k]
+            self.models[about["names"][k]] = self.models.get(old) or {"init": _init_number(old)}
+        if not there:
+            return
+        blank = dict(zip(MODEL, (np.zeros(n, np.float32) for n in usual), strict=True))
+        known = [self.models.get(name, blank) for name in about["previous"]]
+        previous = _stack([blank if "init" in one else one for one in known])
+        weight = self.sizes[clients].astype(np.float64) if self.rules.weighting == "samples" else None
+        stack = _stack([self._trained(i, at, parts[i]) for at, i in there])
+        made = average(previous, stack, rows, weight=weight, buffers=self.rules.buffers).to_arrays()
+        for k in np.unique(rows).tolist():
+            self.models[about["names"][k]] = {key: made[key][k] for key in MODEL}
+
+    def _usual_shape(self, trained: Sequence[Arrays]) -> tuple[int, ...]:
+        """Tell how many parameters and buffers a model has: as many as before, or as most have."""
+        known = next((model for model in self.models.values() if "init" not in model), None)
+        if known is not None:
+            return _shape(known)
+        return Counter(_shape(one) for one in trained).most_common(1)[0][0] if trained else (0, 0)
+
+    def _trained(self, number: int, at: int, part: Arrays) -> Arrays:
+        own = {key: part.get(f"{at}/{key}") for key in MODEL}
+        for key, array in own.items():
+            if array is None:
+                raise Garbage(number, "sent no trained model")
+            if array.ndim != 1 or array.dtype.kind != "f" or not np.isfinite(array).all():
+                raise Garbage(number, f"its model's {key} are not finite numbers in a row")
+        return {key: array for key, array in own.items() if array is not None}
+
+    def forget_models(self, names: Sequence[str]) -> None:
+        """Keep only the models that are still in use."""
+        self.models = {name: model for name, model in self.models.items() if name in names}
+
+    def answer(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
+        """Answer a question of all nodes, from the parts that came."""
+        kind = question["kind"]
+        if kind == "averaged":
+            return Parcel({"kind": kind})
+        if kind == "tell":
+            return self._told(question, parts)
+        if kind == "totals":
+            vault = self._vault_for(question["sums"])
+            clients, rows = (np.array(question[key], np.int64) for key in ("clients", "rows"))
+            here = vault.holds(clients) if len(clients) else np.zeros(0, bool)
+            return _sums(kind, vault.totals(clients[here], rows[here]))
+        if kind == "once":
+            return self._once(question, parts)
+        raise Refused(f"nodes ask for '{kind}', which this server does not know")
+
+    def _told(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
+        width, below, clients = question["width"], question["below"], question["clients"]
+        values = np.full((len(clients), width), np.nan)
+        for at, number in enumerate(clients):
+            if number not in parts:
+                continue
+            value = parts[number].get("value")
+            if value is None or value.shape != (width,) or value.dtype.kind not in "fi":
+                raise Garbage(number, f"tells something else than {width} numbers")
+            if below is not None and not (np.isfinite(value).all() and value[0] in range(below)):
+                raise Garbage(number, f"tells {value.tolist()}, expected a cluster from 0 to {below - 1}")
+            values[at] = value
+        return Parcel({"kind": "tell"}, {"values": values})
+
+    def _once(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
+        vault, adder = self._vault_for(question["sums"]), self.rules.adder
+        assert adder is not None
+        terms, rows, first = [], [], None
+        for number, row in zip(question["clients"], question["rows"], strict=True):
+            if number not in parts:
+                continue
+            try:
+                data = parts[number]["sealed"].tobytes()
+                term = adder.load(data)
+                first = first or term
+                adder.add([first, term])
+            except (KeyError, SealError, ValueError) as problem:
+                raise Garbage(number, f"its sealed term cannot be used: {problem}") from problem
+            terms.append(data)
+            rows.append(row)
+        return _sums("once", vault.once(terms, np.array(rows, np.int64)))
+
+    def _vault_for(self, sums: int) -> Vault:
+        if self.vault is None:
+            self.vault = self._new_vault(sums, self._loaded)
+            self._loaded = {}
+        return self.vault
+
+    def _new_vault(self, sums: int, state: Arrays) -> Vault:
+        if self.rules.adder is None:
+            raise Refused("nodes send sealed terms, but the scheme is secure aggregation")
+        vault = Vault(self.rules.adder, self.rules.clients, sums, self.rules.least, self._ledger)
+        if state:
+            vault.restore(state)
+        return vault
+
+    def state(self) -> Arrays:
+        """Give everything, for a checkpoint."""
+        arrays = prefixed("vault", self._loaded if self.vault is None else self.vault.state())
+        for name, model in self.models.items():
+            arrays |= prefixed(f"model/{name}", model)
+        return {**arrays, "sizes": self.sizes}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        whole = Parcel({}, arrays)
+        self.vault, self._loaded, self.sizes = None, whole.part("vault"), arrays["sizes"].astype(np.int64)
+        names = {key.split("/")[1] for key in arrays if key.startswith("model/")}
+        self.models = {name: whole.part(f"model/{name}") for name in names}
+        if self._loaded:
+            self._vault_for(len(self._loaded["guard_released"]))
+
+
+def _stack(rows: Sequence[Arrays]) -> Models:
+    return Models(*(torch.from_numpy(np.stack([row[key] for row in rows])) for key in MODEL))
+
+
+def _shape(model: Arrays) -> tuple[int, ...]:
+    return tuple(len(model[key]) for key in MODEL)
+
+
+def _init_number(name: str) -> NDArray[np.int64]:
+    """Tell which of the initial models a name means; nodes make these themselves."""
+    return np.array(int(name.removeprefix("init.")))
+
+
+def _sums(kind: str, sums: Sequence[bytes | None]) -> Parcel:
+    found = {str(k): from_bytes(total) for k, total in enumerate(sums) if total is not None}
+    return Parcel({"kind": kind}, found)

@@ -1,0 +1,39 @@
+"""Scores: every node tries its cluster's model on its own test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flameche.network.parcel import Arrays, Lost, Parcel
+from flameche.network.roster import Roster
+from flameche.network.standing import Standing
+
+
+def score(
+    roster: Roster,
+    standing: Standing,
+    models: Callable[[list[str]], Arrays],
+    run: str,
+    r: int,
+    say: Callable[[str], None],
+) -> None:
+    """Let every node that is there score its model, and note the accuracies."""
+    waiting, wants = roster.meet(), dict[int, list[str]]()
+    standing.accuracy = np.full(len(standing.accuracy), np.nan)
+    head = {"what": "evaluate", "run": run, "round": r, "since": standing.since}
+    for _ in range(2):  # who has no cluster yet has to find it before it knows which model it needs
+        parcels = {}
+        for i in waiting:
+            row = standing.assignment[i]
+            names = wants.get(i) or ([standing.names[row]] if row >= 0 else [])
+            parcels[i] = Parcel(head, {**standing.state, **models(names)})
+        waiting = []
+        for i, reply in roster.exchange(parcels).items():
+            if isinstance(reply, Lost):
+                say(f"round {r}: node {i} has not scored its model: {reply.why}")
+            elif reply.head.get("what") == "need":
+                wants[i], waiting = reply.head.get("names", []), [*waiting, i]
+            elif isinstance(accuracy := reply.head.get("accuracy"), float) and 0 <= accuracy <= 1:
+                standing.accuracy[i] = accuracy

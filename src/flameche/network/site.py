@@ -1,0 +1,94 @@
+"""A site's own folder: what a node must still know after a restart, readable by its owner alone.
+
+metadata.npz          phi and its counts, computed once
+round.npz  answer.*   the round under way: how it began, and the answers so far
+trained.*             models trained in that round
+session.*             secure aggregation between two steps; each file is read once
+last.json             the last round it took part in, and its cluster then
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from flameche.errors import StoreError
+from flameche.network.parcel import Arrays, Parcel, npz_arrays, npz_bytes
+
+
+class Site:
+    """Files of mode 0600 in a folder of mode 0700; each is written whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.chmod(0o700)
+        except OSError as problem:
+            raise StoreError(f"{path}: a node cannot keep its state here: {problem.strerror}") from problem
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put a file in place of an earlier one."""
+        part = self.path / f".{name}.{os.getpid()}"
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+            part.replace(self.path / name)
+        except OSError as problem:
+            raise StoreError(f"{self.path / name} cannot be written: {problem.strerror}") from problem
+        finally:
+            part.unlink(missing_ok=True)
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file; None where there is none."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def take(self, name: str) -> bytes | None:
+        """Read a file and remove it: nobody reads it again."""
+        data = self.read(name)
+        (self.path / name).unlink(missing_ok=True)
+        return data
+
+    def forget(self, *kinds: str) -> None:
+        """Remove the files whose names begin so."""
+        for file in self.path.iterdir():
+            if file.name.startswith(kinds):
+                file.unlink(missing_ok=True)
+
+    def arrays(self, name: str) -> Arrays | None:
+        """Read a file of arrays; None where there is none."""
+        data = self.read(name)
+        return None if data is None else npz_arrays(data)
+
+    def write_arrays(self, name: str, arrays: Arrays) -> None:
+        """Write a file of arrays."""
+        self.write(name, npz_bytes(arrays))
+
+    def begin_round(self, opening: Parcel) -> None:
+        """Remember how a round began; an earlier one is over."""
+        self.forget("round.", "answer.", "session.")
+        self.write("round.npz", opening.to_bytes())
+
+    @property
+    def opening(self) -> Parcel | None:
+        """Give how the round under way began."""
+        data = self.read("round.npz")
+        return None if data is None else Parcel.from_bytes(data)
+
+    def log(self, upto: int) -> list[Parcel] | None:
+        """Give the first `upto` answers of the round under way; None where some are not here."""
+        found = [self.read(f"answer.{number}") for number in range(upto)]
+        return [Parcel.from_bytes(data) for data in found if data] if all(found) else None
+
+    def add_answer(self, number: int, answer: Parcel) -> None:
+        """Keep an answer."""
+        self.write(f"answer.{number}", answer.to_bytes())
+
+    def write_last(self, what: dict[str, Any]) -> None:
+        """Keep, for whoever looks, what became of this node last."""
+        self.write("last.json", json.dumps(what).encode())

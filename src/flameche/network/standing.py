@@ -1,0 +1,82 @@
+"""Where a federation stands between two rounds, as its server knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flameche.network.job import Round
+from flameche.network.parcel import Arrays, Parcel, prefixed
+from flameche.protocol.ledger import Ledger
+
+
+@dataclass
+class Standing:
+    """Models by name, who is where, and the clients' state, sealed where they alone may read it."""
+
+    assignment: NDArray[np.int64]  # [C], -1 where unknown
+    accuracy: NDArray[np.float64]  # [C], of those that were scored last
+    names: list[str] = field(default_factory=list)  # of the models, cluster by cluster
+    clusters: int = 1
+    notes: list[str] = field(default_factory=list)
+    outcome: dict[str, Any] = field(default_factory=dict)  # after all rounds
+    state: Arrays = field(default_factory=dict, repr=False)
+    since: int = 0  # the round after which that was
+
+    @classmethod
+    def empty(cls, clients: int) -> Standing:
+        """Begin."""
+        return cls(np.full(clients, -1), np.full(clients, np.nan))
+
+    def take(self, now: Round, reply: Parcel) -> bool:
+        """Take over what nodes say at the end of a round; tell if clients were redistributed."""
+        said = reply.head["said"]
+        self.names, self.clusters = said["names"], said["clusters"]
+        self.assignment = np.array(said["assignment"], np.int64)
+        self.notes = list(dict.fromkeys([*self.notes, *said["notes"]]))
+        if now.finish:
+            self.outcome = {key: said[key] for key in ("final", "dbi", "ch")}
+            return False
+        self.state, self.since = {"state": reply.part("ask")["state"]}, now.number
+        return bool(said["reclustered"])
+
+    def record(self, now: Round, reclustered: bool, ledger: Ledger) -> dict[str, Any]:
+        """Describe a round as the simulator does, and who was lost in it."""
+        known = self.assignment[self.assignment >= 0]
+        scored = self.accuracy[~np.isnan(self.accuracy)]
+        return {
+            "round": now.number,
+            "accuracy": float(scored.mean()) if len(scored) else float("nan"),
+            "ari": float("nan"),  # nobody knows the truth
+            "sizes": np.bincount(known, minlength=self.clusters).tolist(),
+            "participants": now.drawn,
+            "assignment": self.assignment.tolist(),
+            "reclustered": reclustered,
+            "bytes_up": int(ledger.per_client("up").sum()),
+            "bytes_down": int(ledger.per_client("down").sum()),
+            "seconds": ledger.seconds_by_part(),
+            "lost": {str(i): why for i, why in now.lost.items()},
+            "exchanges": len(now.log) + 1,
+        }
+
+    def words(self) -> dict[str, Any]:
+        """Give what is text, for a checkpoint."""
+        return {key: getattr(self, key) for key in ("names", "clusters", "notes", "outcome", "since")}
+
+    def arrays(self) -> Arrays:
+        """Give what is numbers, for a checkpoint."""
+        own = {"assignment": self.assignment, "accuracy": self.accuracy}
+        return {**own, **prefixed("clients", self.state)}
+
+    @classmethod
+    def restored(cls, words: dict[str, Any], arrays: Arrays) -> Standing:
+        """Read back what `words` and `arrays` gave."""
+        return cls(
+            arrays["assignment"].astype(np.int64),
+            arrays["accuracy"].astype(np.float64),
+            **{key: words[key] for key in ("names", "clusters", "notes", "outcome", "since")},
+            state=Parcel({}, arrays).part("clients"),
+        )

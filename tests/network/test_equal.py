@@ -1,0 +1,61 @@
+"""The law: nodes and a relay do what the simulator does."""
+
+import numpy as np
+import pytest
+
+from flameche.crypto.keyfile import read_secret, write_public, write_secret
+from flameche.crypto.registry import make_scheme
+from tests.network.local import coordinator, experiment, federation, simulated
+
+KEYED = ("bfv", "ckks", "paillier")
+
+
+def keys_for(own, folder):
+    if own.scheme.kind not in KEYED or own.method.kind != "flameche":
+        return None
+    folder.mkdir()
+    scheme = make_scheme(own.scheme.kind, clients=own.data.clients, key_bits=own.scheme.key_bits)
+    write_secret(folder / "client.key", scheme)
+    write_public(folder / "server.pub", scheme)
+    return folder
+
+
+def both(own, tmp_path, seed=0):
+    keys = keys_for(own, tmp_path / "keys")
+    server = coordinator(own, federation(own, tmp_path, seed, keys), seed=seed, keys=keys)
+    records = server.run()
+    scheme = None if keys is None else read_secret(keys / "client.key")
+    return server, records, simulated(own, seed, scheme)
+
+
+def assert_equal(server, records, setup, result):
+    assert [r["assignment"] for r in records] == [r["assignment"] for r in result.rounds]
+    assert [r["participants"] for r in records] == [r["participants"] for r in result.rounds]
+    assert [r["reclustered"] for r in records] == [r["reclustered"] for r in result.rounds]
+    np.testing.assert_allclose(
+        [r["accuracy"] for r in records], [r["accuracy"] for r in result.rounds], atol=1e-6
+    )
+    params = setup.method.models.to_arrays()["params"]
+    for k, name in enumerate(server.standing.names):
+        if not name.startswith("init."):
+            np.testing.assert_allclose(server.relay.models[name]["params"], params[k], atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv", "ckks", "paillier", "secagg"])
+@pytest.mark.parametrize("mode", ["paper", "robust"])
+def test_flameche(scheme, mode, tmp_path):
+    how = {"kind": scheme, "min_cluster": 1, **({"key_bits": 2048} if scheme == "paillier" else {})}
+    method = {"mode": mode, **({"tau": 2} if mode == "paper" else {})}
+    if scheme == "secagg" and mode == "paper":
+        method["recluster_over"] = "participants"
+    own = experiment(scheme=how, method=method)
+    server, records, (setup, result) = both(own, tmp_path)
+    assert_equal(server, records, setup, result)
+    assert server.standing.outcome["final"] == result.outcome.assignment.tolist()
+
+
+@pytest.mark.parametrize("method", [{"kind": "fedavg"}, {"kind": "ifca", "clusters": 2, "restarts": 2}])
+def test_beside_it(method, tmp_path):
+    own = experiment(method=method)
+    server, records, (setup, result) = both(own, tmp_path)
+    assert_equal(server, records, setup, result)

@@ -1,0 +1,245 @@
+"""Nodes that are lost, and servers that fall: a fault costs at most its own contribution."""
+
+import numpy as np
+import pytest
+
+from flameche.network.job import TooFew
+from flameche.network.parcel import Lost, Parcel
+from tests.network.local import Memory, coordinator, experiment, federation
+from tests.network.test_equal import assert_equal, both, keys_for
+
+ROBUST = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}}
+
+
+class Killed(BaseException):
+    """The server's process ends here."""
+
+
+def same(records, others, keys=("participants", "assignment", "accuracy", "sizes")):
+    assert [[r[key] for key in keys] for r in records] == [[r[key] for key in keys] for r in others]
+
+
+def breaking(transport, when, how):
+    """Let `how` meddle once, with the first reply for which `when` holds."""
+    done = []
+
+    def meddle(number, parcel, reply):
+        if not done and isinstance(reply, Parcel) and when(number, parcel, reply):
+            done.append(number)
+            return how(reply)
+        return reply
+
+    transport.meddle = meddle
+    return done
+
+
+def in_round(r, what):
+    return lambda number, parcel, reply: parcel.head.get("round") == r and reply.head["what"] == what
+
+
+def garbled(prefix, change):
+    def how(reply):
+        hit = [name for name in reply.arrays if name.startswith(prefix)]
+        return Parcel(reply.head, {n: change(a) if n in hit else a for n, a in reply.arrays.items()})
+
+    return how
+
+
+def has(r, prefix):
+    return lambda number, parcel, reply: (
+        parcel.head.get("round") == r and any(name.startswith(prefix) for name in reply.arrays)
+    )
+
+
+FAULTS = {
+    "dies when asked": (in_round(3, "paused"), lambda reply: Lost("killed")),
+    "sends NaN": (has(3, "give/1/"), garbled("give/1/", lambda a: np.full_like(a, np.nan))),
+    "model of another shape": (has(3, "give/1/"), garbled("give/1/", lambda a: a[:-1])),
+    "tells nonsense": (has(3, "ask/value"), garbled("ask/value", lambda a: a + 1000)),
+    "repeats an old round": (
+        in_round(3, "paused"),
+        lambda reply: Parcel({**reply.head, "round": 2}, reply.arrays),
+    ),
+    "speaks for another": (
+        in_round(3, "paused"),
+        lambda reply: Parcel({**reply.head, "number": 99}, reply.arrays),
+    ),
+    "talks gibberish": (in_round(3, "paused"), lambda reply: Parcel({**reply.head, "what": "?"})),
+    "goes another way": (
+        in_round(3, "paused"),
+        lambda reply: Parcel({**reply.head, "said": {"kind": "tell", "clients": []}}, reply.arrays),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """What happens where nothing happens; by scheme, played once."""
+    played = {}
+
+    def play(own, keys=None):
+        if own not in played:
+            transport = federation(own, tmp_path_factory.mktemp("calm"), keys=keys)
+            played[own] = coordinator(own, transport, keys=keys).run()
+        return played[own]
+
+    return play
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path, calm):
+    own = experiment(**ROBUST)
+    when, how = FAULTS[fault]
+    transport = federation(own, tmp_path)
+    done = breaking(transport, when, how)
+    server = coordinator(own, transport)
+    records = server.run()
+    (out,) = done
+    undisturbed, hit = calm(own), 2
+    assert list(records[hit]["lost"]) == [str(out)]
+    assert any(f"node {out} is out" in line for line in server.said)
+    same(records[:hit], undisturbed[:hit])
+    assert records[hit]["participants"] == [i for i in undisturbed[hit]["participants"] if i != out]
+    assert [r["participants"] for r in records[hit + 1 :]] == [
+        r["participants"] for r in undisturbed[hit + 1 :]
+    ]
+    assert all(not r["lost"] for r in records[hit + 1 :])
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "secagg"])
+def test_a_node_lost_after_sums_were_seen_changes_nothing(scheme, tmp_path, calm):
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1})
+    keys = keys_for(own, tmp_path / "keys")
+    undisturbed = calm(own, keys)
+    transport = federation(own, tmp_path, keys=keys)
+    done = breaking(transport, in_round(2, "done"), lambda reply: Lost("killed"))
+    records = coordinator(own, transport, keys=keys).run()
+    assert list(records[1]["lost"]) == [str(done[0])]
+    if scheme == "bfv":
+        same(records, undisturbed)
+    else:  # masks come before training there, so that its model was still to come
+        same(records, undisturbed, ("participants", "assignment", "sizes"))
+
+
+@pytest.mark.parametrize("step", ["share", "mask", "unmask"])
+def test_a_node_lost_in_a_session_of_secure_aggregation(step, tmp_path, calm):
+    paper = {"mode": "paper", "recluster_over": "participants", "tau": 2}  # one session with everybody
+    own = experiment(scheme={"kind": "secagg", "min_cluster": 1}, method=paper)
+    undisturbed = calm(own)
+    transport = federation(own, tmp_path)
+    done = breaking(
+        transport,
+        lambda number, parcel, reply: parcel.head.get("step") == step and parcel.head["round"] == 2,
+        lambda reply: Lost("killed"),
+    )
+    records = coordinator(own, transport).run()
+    assert list(records[1]["lost"]) == [str(done[0])]
+    if step == "unmask":  # its vector is in the sum already
+        same(records, undisturbed, ("participants", "assignment", "sizes"))
+    else:
+        assert records[1]["participants"] == [i for i in undisturbed[1]["participants"] if i != done[0]]
+
+
+def test_another_key_is_refused_at_the_door_and_a_forged_term_later(tmp_path):
+    own = experiment(scheme={"kind": "bfv", "min_cluster": 1})
+    keys, others = keys_for(own, tmp_path / "keys"), keys_for(own, tmp_path / "others")
+    transport, stranger = federation(own, tmp_path, keys=keys), federation(own, tmp_path / "o", keys=others)
+    make = transport.make
+    transport.make = lambda number: stranger.make(number) if number == 3 else make(number)
+    server = coordinator(own, transport, keys=keys)
+    records = server.run()
+    assert any("node 3 has another key" in line for line in server.said)
+    assert all(3 not in r["participants"] for r in records)
+
+    transport = federation(own, tmp_path / "again", keys=keys)
+    done = breaking(transport, has(1, "give/0/sealed"), garbled("give/0/sealed", lambda a: np.roll(a, 7)))
+    server = coordinator(own, transport, keys=keys)
+    records = server.run()
+    assert list(records[0]["lost"]) == [str(done[0])]
+    assert "cannot be used" in records[0]["lost"][str(done[0])]
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv", "secagg"])
+@pytest.mark.parametrize("moment", ["first", "middle", "end", "between"])
+def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, calm):
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1})
+    keys = keys_for(own, tmp_path / "keys")
+    undisturbed = calm(own, keys)
+    transport, memory, count = federation(own, tmp_path, keys=keys), Memory(), []
+    what = {"first": "paused", "middle": "paused", "end": "done", "between": "score"}[moment]
+
+    def fall(number, parcel, reply):
+        if parcel.head.get("round") == 3 and reply.head["what"] == what:
+            count.append(number)
+            if len(count) == (1 if moment == "first" else 8 if moment == "middle" else 3):
+                raise Killed
+        return reply
+
+    transport.meddle = fall
+    with pytest.raises(Killed):
+        coordinator(own, transport, memory, keys=keys).run()
+    transport.meddle = None
+    again = coordinator(own, transport, memory, keys=keys)
+    records = again.run()
+    same(records, undisturbed)
+    assert any("going on after round" in line for line in again.said)
+
+
+def test_too_few_nodes_stop_the_run_and_lose_nothing(tmp_path, calm):
+    own = experiment(**ROBUST)
+    transport, memory = federation(own, tmp_path), Memory()
+
+    def vanish(number, parcel, reply):
+        if parcel.head.get("round") == 3:
+            transport.online.clear()
+            return Lost("gone")
+        return reply
+
+    transport.meddle = vanish
+    with pytest.raises(TooFew, match="round 3: 0 nodes are there"):
+        coordinator(own, transport, memory).run()
+    transport.meddle, transport.online = None, set(transport.numbers)
+    undisturbed = calm(own)
+    same(coordinator(own, transport, memory).run(), undisturbed)
+
+
+def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):
+    own = experiment(**ROBUST)
+    undisturbed = calm(own)
+    transport = federation(own, tmp_path)
+    make, calls = transport.make, []
+
+    def forgetful(number):
+        node = make(number)
+        calls.append(number)
+        if number == 4 and len(calls) % 3 == 0:
+            node.site.forget("round.", "answer.", "metadata.", "trained.")
+        return node
+
+    transport.make = forgetful
+    same(coordinator(own, transport).run(), undisturbed)
+
+
+def test_a_site_that_comes_late_and_one_that_is_removed(tmp_path):
+    own = experiment(**ROBUST, rounds=6)
+    transport = federation(own, tmp_path)
+    transport.online.discard(9)
+
+    def arrive(number, parcel, reply):
+        if parcel.head.get("round") == 3:
+            transport.online.add(9)
+        return reply
+
+    transport.meddle = arrive
+    records = coordinator(own, transport).run()
+    assert all(9 not in r["participants"] for r in records[:3])
+    assert records[-1]["assignment"][9] >= 0 or all(9 not in r["participants"] for r in records)
+    transport.meddle = None
+    records = coordinator(own, federation(own, tmp_path / "r"), removed=(2,)).run()
+    assert all(2 not in r["participants"] and r["assignment"][2] == -1 for r in records)
+
+
+def test_the_law_holds_for_other_seeds_and_a_guard(tmp_path):
+    own = experiment(scheme={"kind": "bfv", "min_cluster": 3}, rounds=6, data={"clients": 14})
+    server, records, (setup, result) = both(own, tmp_path, seed=5)
+    assert_equal(server, records, setup, result)
