@@ -132,9 +132,21 @@ def test_numbers_are_drawn_from_the_seed_and_from_those_who_can():
     assert len({str(schedule(*events, seed=seed)[0].clients) for seed in range(10)}) > 5
 
 
+def test_who_has_an_event_of_its_own_is_not_drawn_for_another():
+    leave, drift = {"round": 2, "kind": "leave", "clients": 12}, {"round": 4, "kind": "drift", "to": 1}
+    for seed in range(20):
+        first, _ = schedule(leave, {**drift, "clients": [0, 7, 19]}, seed=seed)
+        assert not {0, 7, 19} & set(first.clients.tolist())
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
+        (
+            [{"round": 2, "kind": "drift", "clients": [3, 4], "to": 1},
+             {"round": 2, "kind": "drift", "clients": [4], "to": 2}],
+            "client 4 has two in round 2",
+        ),
         (
             [{"round": 2, "kind": "leave", "clients": [3]}, {"round": 4, "kind": "leave", "clients": [3]}],
             "client 3 is not there when it leaves in round 4",

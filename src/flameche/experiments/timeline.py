@@ -45,18 +45,23 @@ def _played(
     seed: int,
 ) -> Iterator[Event]:
     """Go through the rounds; draw who leaves or drifts, and refuse what cannot be."""
+    named = {i for _, event in ordered if isinstance(event.clients, tuple) for i in event.clients}
     busy: dict[int, set[int]] = {}  # who has an event in a round already
     for n, event in ordered:
         able = there & (group != event.to) if event.kind == "drift" else there
-        others = np.setdiff1d(np.flatnonzero(able), list(busy.get(event.round, ())))
+        taken = busy.setdefault(event.round, set())
+        # Who is named anywhere is not drawn: it could be gone when its own event comes.
+        others = np.setdiff1d(np.flatnonzero(able), [*taken, *named])
         who = known[n] if n in known else _draw(seed, n, others, event)
+        if both := taken.intersection(who.tolist()):
+            raise ConfigError(f"events: client {min(both)} has two in round {event.round}; give one")
         wrong = who[there[who] == (event.kind == "join")]
         if len(wrong):
             state = "is there already" if event.kind == "join" else "is not there"
             raise ConfigError(
                 f"events: client {wrong[0]} {state} when it {event.kind}s in round {event.round}"
             )
-        busy.setdefault(event.round, set()).update(who.tolist())
+        taken.update(who.tolist())
         if event.kind == "drift":
             group[who] = event.to or 0
         else:
