@@ -25,12 +25,18 @@ class StoreError(BadInput):
     """A results folder cannot be read or written, or does not hold what it should."""
 
 
+class RunBusy(StoreError):
+    """A run's folder is being written by another process."""
+
+
 class TrainingError(FlamecheError):
     """Local training broke off: a process of its own died or failed."""
 
 
 class SealError(FlamecheError):
     """A sealed vector does not fit: another scheme, another length, damaged bytes."""
+
+    client: int | None = None  # whose message it was, where that is known
 
 
 class OverflowBudget(SealError):

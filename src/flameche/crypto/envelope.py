@@ -70,6 +70,11 @@ def unpack(data: bytes, scheme: str, mark: bytes) -> Envelope:
     return Envelope(terms, numbers, bytes(data[HEADER.size :]))
 
 
+def numbers_of(data: bytes) -> int:
+    """Tell how long the vector is that was sealed, of an envelope that was read before."""
+    return int(HEADER.unpack_from(data)[4])
+
+
 def _checksum(body: bytes) -> bytes:
     """Hash a body, against damage on the way; whoever means harm can make another."""
     return hashlib.sha256(body).digest()[:8]

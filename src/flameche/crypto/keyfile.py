@@ -55,6 +55,8 @@ def read_box(path: Path) -> Box:
     """Make the box that all holders of a clients' key have, from the very bytes of the file."""
     from flameche.crypto.box import Box  # needs cryptography, which only networks do
 
+    if not read_info(path).secret:
+        raise BadInput(f"{path} is the server's part of a key; clients have the secret one")
     return Box(_read(path)[1])
 
 

@@ -202,7 +202,9 @@ class Flameche(Living):
     def finish(self) -> Outcome:
         """Take a last E-step over all clients, judge it by DBI and CH, and keep what a newcomer needs."""
         every, final = self.present, np.full(self.world.clients, UNSEEN, np.int64)
-        k = final[every] = self.label[self.cohort.e_step(every, self.centroids)[0]]
+        nearest = self.cohort.e_step(every, self.centroids)[0]
+        k = np.where(nearest == UNSEEN, UNSEEN, self.label[nearest])  # who cannot be asked stays where it was
+        final[every] = np.where(k == UNSEEN, self.assignment[every], k)
         blank = Centroids(np.zeros_like(self.centroids.theta), np.zeros_like(self.centroids.mass))
         means = self.sums.once(UnitMeans(blank), every, k, self.centroids)
         dbi, ch = self.sums.once(Spread(means), every, k, self.centroids)

@@ -11,9 +11,8 @@ again goes on from there.
 
 from __future__ import annotations
 
-import json
+import secrets
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 from flameche.network.job import Job, Round, TooFew
 from flameche.network.parcel import Arrays, Lost, Parcel, Transport, prefixed
 from flameche.network.relay import Garbage, Relay
+from flameche.network.replies import checked, others_than_most
 from flameche.network.roster import Roster
 from flameche.network.scoring import score
 from flameche.network.secure import masked_total
@@ -31,6 +31,8 @@ from flameche.simulation.engine import Checkpoint, Recorder
 from flameche.simulation.schedule import draw_participants
 
 MOST_EXCHANGES = 1000  # in a round
+MOST_ASKED = 4  # messages to a node for one answer
+MOST_DRAWS = 3  # of a round's nodes
 STAND_INS = 3  # nodes that finish a round whose own are all gone
 
 
@@ -52,6 +54,7 @@ class Coordinator:
         self.roster = Roster(transport, job, self.relay, self.ledger, say)
         self.records: list[dict[str, Any]] = []
         self.standing = Standing.empty(job.rules.clients)
+        self.instance = secrets.token_hex(8)  # tells this run from another of the same name
         self._started = time.perf_counter()
 
     def run(self) -> list[dict[str, Any]]:
@@ -67,7 +70,10 @@ class Coordinator:
             self._record(now, reclustered)
             now = None
         if not self.standing.outcome:
-            self._play(now or Round(self.job.rounds + 1, self.roster.wait_for(1), finish=True))
+            if now is None:
+                everybody = self.roster.wait_for(1, self.roster.members)
+                now = Round(self.job.rounds + 1, everybody, self.roster.members, finish=True)
+            self._play(now)
             self._save(self.job.rounds)
         return self.records
 
@@ -87,127 +93,124 @@ class Coordinator:
                 f"{job.patience:g} s; the same command goes on from here"
             )
         there = np.array(here, np.int64)
-        return Round(r, draw_participants(job.seed, r, job.rules.clients, job.participants, there).tolist())
+        drawn = draw_participants(job.seed, r, job.rules.clients, job.participants, there)
+        return Round(r, drawn.tolist(), self.roster.members)
 
     def _play(self, now: Round) -> bool:
         """Play a round to its end, with fewer nodes or again where need be; tell if it moved clients."""
         for _ in range(MOST_EXCHANGES):
             self._man(now)
             replies = self._exchange(now)
-            if self._some_lost(now):
+            if self._some_out(now) or not replies:
                 continue
             said = replies[now.team[0]].head
             try:
                 self._take(said["gives"], replies)
                 if said["what"] == "done":
-                    reclustered = self.standing.take(now, replies[now.team[0]])
+                    reclustered = self.standing.take(now, [replies[i] for i in now.team])
                     self.relay.forget_models(self.standing.names)
                     return reclustered
                 answer = self._answer(now, said["said"], replies)
             except Garbage as problem:
-                self._lose(now, problem.number, problem.why)
-                self._some_lost(now)
+                for number, why in problem.nodes.items():
+                    self._lose(now, number, why)
+                self._some_out(now)
                 continue
             if answer is None:
                 now.begin_again()
                 continue
-            now.answered(answer)
-            now.team = [i for i in now.team if i not in now.lost]
+            now.answered(said["said"], answer)
+            now.team = [i for i in now.team if i not in now.out]
             if now.released:
                 self._save(now.number - 1, now)
+        raise self._hopeless(now)
 
-        lost = "; ".join(f"node {i}: {why}" for i, why in now.lost.items()) or "nobody was lost"
-        raise TooFew(f"round {now.number} comes to no end ({lost}); the same command goes on from here")
-
-    def _some_lost(self, now: Round) -> bool:
-        """Take the lost out of a round; tell if it has to be played on without an answer."""
-        if not any(i in now.lost for i in now.team):
+    def _some_out(self, now: Round) -> bool:
+        """Take those who are out from a round; tell if it has to be played on without an answer."""
+        if not any(i in now.out for i in now.team):
             return False
         if now.released or now.finish:
-            now.team = [i for i in now.team if i not in now.lost]
+            now.team = [i for i in now.team if i not in now.out]
         else:
             now.begin_again()
         return True
 
     def _man(self, now: Round) -> None:
         """See to it that enough nodes are in a round: draw again, or let others finish it."""
-        least = 1 if now.released or now.finish else min(self.job.least_nodes, self.job.participants)
-        if len(now.team) >= least:
+        late = now.released or now.finish
+        least = 1 if late else min(self.job.least_nodes, self.job.participants)
+        tries = now.attempt > len(now.lost) + MOST_DRAWS + 2
+        if len(now.team) >= least and not tries:
             return
-        if now.released or now.finish:
+        if tries or now.draws >= MOST_DRAWS:
+            raise self._hopeless(now)
+        now.draws += 1
+        if late:
             here = self.roster.wait_for(1)
             if not here:
-                raise TooFew(
-                    f"round {now.number}: no node is left to finish it; the same command goes on from here"
-                )
-            now.team, now.informed = here[:STAND_INS], {}
+                raise self._hopeless(now)
+            now.hand_over(sorted(here, key=lambda i: (i in now.lost, i))[:STAND_INS])
             return
         self._say(f"round {now.number}: {len(now.team)} nodes are left, {least} are needed; drawing again")
-        now.drawn, now.lost = self._draw(now.number).drawn, {}
-        now.begin_again()
+        again = self._draw(now.number)
+        now.members = again.members
+        now.begin_again(again.drawn)
+
+    def _hopeless(self, now: Round) -> TooFew:
+        lost = "; ".join(f"node {i}: {why}" for i, why in now.lost.items()) or "too few nodes are there"
+        return TooFew(f"round {now.number} cannot be finished ({lost}); the same command goes on from here")
 
     def _exchange(self, now: Round) -> dict[int, Parcel]:
         """Send every node what is new, until all have caught up; give the replies that agree."""
         replies: dict[int, Parcel] = {}
-        waiting = list(now.team)
-        while waiting:
-            found = self.roster.exchange({i: self._parcel(now, i) for i in waiting})
+        waiting, unreadable = list(now.team), list[int]()
+        for _ in range(MOST_ASKED):
             again = []
-            for i in waiting:
-                reply = self._checked(now, i, found[i])
+            for i, found in self.roster.exchange({i: self._parcel(now, i) for i in waiting}).items():
+                reply = checked(now, found, self.relay.models)
                 if isinstance(reply, Lost):
                     self._lose(now, i, reply.why)
                     continue
-                now.informed[i] = len(now.log)
-                now.wants[i] = reply.head.get("names" if reply.head["what"] == "need" else "wants", [])
-                if reply.head["what"] == "lack":
-                    del now.informed[i]
-                if reply.head["what"] in ("lack", "need"):
+                what = reply.head["what"]
+                if what == "unreadable":
+                    unreadable.append(i)
+                elif what == "lack":
+                    now.informed.pop(i, None)
                     again.append(i)
                 else:
-                    replies[i] = reply
+                    now.informed[i] = len(now.log)
+                    now.wants[i] = reply.head.get("names" if what == "need" else "wants", [])
+                    if what == "need":
+                        again.append(i)
+                    else:
+                        replies[i] = reply
             waiting = again
-        return self._agreed(now, replies)
-
-    def _checked(self, now: Round, number: int, reply: Parcel | Lost) -> Parcel | Lost:
-        """Refuse what is not an answer to this stage of this round."""
-        if isinstance(reply, Lost):
-            return reply
-        head = reply.head
-        if [head.get(key) for key in ("round", "attempt", "stage")] != [
-            now.number,
-            now.attempt,
-            len(now.log),
-        ]:
-            return Lost(f"answers round {head.get('round')}, attempt {head.get('attempt')}: an old message")
-        what = head.get("what")
-        if what == "lack" and number in now.informed:
-            return reply
-        if what == "need" and set(head.get("names", [])) <= self.relay.models.keys() - now.wants.get(
-            number, []
-        ):
-            return reply
-        words = {"gives": list, "said": dict}
-        if what in ("paused", "done") and all(isinstance(head.get(k), t) for k, t in words.items()):
-            return reply
-        return Lost("answers with something else than its part of the round")
-
-    def _agreed(self, now: Round, replies: dict[int, Parcel]) -> dict[int, Parcel]:
-        """Keep the replies that say what most say; who goes another way is lost."""
-
-        def words(reply: Parcel) -> str:
-            said = {k: v for k, v in reply.head["said"].items() if k not in ("notes", "dbi", "ch")}
-            return json.dumps([reply.head["what"], reply.head["gives"], said])
-
-        usual = Counter(words(replies[i]) for i in sorted(replies)).most_common(1)
-        for i in sorted(replies):
-            if words(replies[i]) != usual[0][0]:
-                self._lose(now, i, "goes another way than the others: another version, configuration, state")
-                del replies[i]
+            if not waiting:
+                break
+        for i in waiting:
+            self._lose(
+                now, i, "asks for the same things again and again; its folder may not keep what it writes"
+            )
+        if unreadable and self._another_copy(now, unreadable):
+            return {}
+        for i in others_than_most(replies):
+            self._lose(now, i, "goes another way than the others: another version, configuration, state")
+            del replies[i]
         return replies
 
+    def _another_copy(self, now: Round, nodes: list[int]) -> bool:
+        """Where most nodes cannot read the clients' state, take another's copy; else it is their fault."""
+        if 2 * len(nodes) > len(now.team) and len(self.standing.copies) > 1:
+            self._say(f"round {now.number}: the clients' state cannot be read; taking another node's copy")
+            self.standing.next_copy()
+            now.informed = {}
+            return True
+        for i in nodes:
+            self._lose(now, i, "cannot read the clients' state: another key")
+        return False
+
     def _lose(self, now: Round, number: int, why: str) -> None:
-        now.lost[number] = why
+        now.lose(number, why)
         self._say(f"round {now.number}: node {number} is out: {why}")
 
     def _parcel(self, now: Round, number: int) -> Parcel:
@@ -217,7 +220,7 @@ class Coordinator:
         head: dict[str, Any] = {
             "what": "round", "run": self.job.run, "round": now.number, "attempt": now.attempt,
             "stage": len(now.log), "from": first, "answers": [a.head for a in now.log[first:]],
-            "nonce": now.nonce,
+            "nonce": now.nonce, "instance": self.instance,
         }  # fmt: skip
         arrays: Arrays = {}
         for at in range(first, len(now.log)):
@@ -225,7 +228,7 @@ class Coordinator:
         wants = now.wants.get(number, [])
         if begins:
             head |= {
-                "participants": now.drawn, "members": self.roster.members, "finish": now.finish,
+                "participants": now.drawn, "members": now.members, "finish": now.finish,
                 "held": self.relay.holds(number), "since": self.standing.since,
             }  # fmt: skip
             arrays |= self.standing.state
@@ -262,10 +265,9 @@ class Coordinator:
             self._lose(now, i, why)
         if done.why:
             self._say(f"round {now.number}: {done.why}")
-        if not now.released and not now.finish and (done.total is None or done.away):
+        if done.total is None and not (now.released or now.finish):
             return None
-        arrays = {} if done.total is None else {"total": done.total}
-        return Parcel({"kind": "masked", "away": done.away}, arrays)
+        return Parcel({"kind": "masked"}, {} if done.total is None else {"total": done.total})
 
     def _record(self, now: Round, reclustered: bool) -> None:
         """Write a round down, and everything that must survive a crash."""
@@ -279,6 +281,7 @@ class Coordinator:
         """Write down where the run stands after round r, or in the middle of the next."""
         words = {
             "standing": self.standing.words(),
+            "instance": self.instance,
             "known": self.roster.known,
             "blocks": self.roster.blocks,
             "now": now.words() if now else None,
@@ -298,7 +301,11 @@ class Coordinator:
         self.ledger.restore(checkpoint.ledger)
         self.standing = Standing.restored(words["standing"], whole.part("standing"))
         self.roster.known, self.roster.blocks = words["known"], words["blocks"]
+        self.instance = words["instance"]
         self._started -= checkpoint.wall_s
         self._say(f"going on after round {checkpoint.round}")
-        self.roster.wait_for(min(self.job.least_nodes, self.job.participants))
-        return Round.restored(words["now"], whole.part("now")) if words["now"] else None
+        if words["now"] is None:
+            return None
+        now = Round.restored(words["now"], whole.part("now"))
+        self.roster.wait_for(len(now.team), now.team)
+        return now

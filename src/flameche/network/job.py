@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flameche.errors import FlamecheError
+from flameche.network.link import digest
 from flameche.network.parcel import Arrays, Parcel, from_bytes
 from flameche.network.relay import Rules
 
@@ -41,10 +42,13 @@ class Round:
 
     number: int
     drawn: list[int]
+    members: list[int]  # of the federation, there or not
     finish: bool = False  # the last words after all rounds
     attempt: int = 1
-    lost: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)  # whoever was out at some time, and why
     team: list[int] = field(default_factory=list)
+    out: set[int] = field(default_factory=set)  # who is out now
+    draws: int = 1
     log: list[Parcel] = field(default_factory=list)
     informed: dict[int, int] = field(default_factory=dict)  # node -> answers that it has; absent: not begun
     wants: dict[int, list[str]] = field(default_factory=dict)  # models that a node will need next
@@ -63,21 +67,31 @@ class Round:
         """Draw the name of the next session."""
         self.nonce = secrets.token_bytes(16).hex()
 
-    def answered(self, answer: Parcel) -> None:
-        """Add an answer to the log."""
-        self.log.append(answer)
+    def answered(self, question: dict[str, Any], answer: Parcel) -> None:
+        """Add an answer to the log, with the name of its question."""
+        self.log.append(Parcel({**answer.head, "asked": digest(question)}, answer.arrays))
         self.next_nonce()
 
-    def begin_again(self) -> None:
-        """Start afresh without those who are lost."""
-        self.drawn = [i for i in self.drawn if i not in self.lost]
-        self.team, self.attempt = list(self.drawn), self.attempt + 1
+    def lose(self, number: int, why: str) -> None:
+        """Take a node out."""
+        self.lost[number] = why
+        self.out.add(number)
+
+    def begin_again(self, drawn: list[int] | None = None) -> None:
+        """Start afresh without those who are out, or with others."""
+        self.drawn = [i for i in self.drawn if i not in self.out] if drawn is None else drawn
+        self.team, self.attempt, self.out = list(self.drawn), self.attempt + 1, set()
         self.log, self.informed, self.wants = [], {}, {}
         self.next_nonce()
 
+    def hand_over(self, numbers: list[int]) -> None:
+        """Let others go on where a round's own nodes are gone; its log is all that it takes."""
+        self.team, self.informed, self.wants = numbers, {}, {}
+        self.out -= set(numbers)
+
     def words(self) -> dict[str, Any]:
         """Give all but the log, for a checkpoint."""
-        kept = ("number", "drawn", "finish", "attempt", "lost", "team")
+        kept = ("number", "drawn", "members", "finish", "attempt", "lost", "team", "draws")
         return {key: getattr(self, key) for key in kept}
 
     def arrays(self) -> Arrays:
@@ -88,6 +102,6 @@ class Round:
     def restored(cls, words: dict[str, Any], log: Arrays) -> Round:
         """Read back what `words` and `arrays` gave; nodes are told everything again."""
         lost = {int(i): why for i, why in words["lost"].items()}
-        now = cls(words["number"], words["drawn"], words["finish"], words["attempt"], lost, words["team"])
+        now = cls(**{**words, "lost": lost})
         now.log = [Parcel.from_bytes(log[f"log/{at}"].tobytes()) for at in range(len(log))]
         return now

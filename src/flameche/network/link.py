@@ -9,6 +9,8 @@ such as its sealed metadata, goes along with its next question.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,11 @@ from flameche.network.parcel import Arrays, Parcel, Refused
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Part = Callable[[], Arrays]
+
+
+def digest(question: dict[str, Any]) -> str:
+    """Name a question, so that an answer can say to which it belongs."""
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Paused(Exception):
@@ -42,10 +49,10 @@ class Link:
         if self._at < len(self._log):
             answer = self._log[self._at]
             self._at += 1
-            if answer.head.get("kind") != kind:
+            if answer.head.get("asked") != digest({"kind": kind, **about}):
                 raise Refused(
-                    f"the server answers '{answer.head.get('kind')}' where '{kind}' was asked: "
-                    "server and node run different versions or configurations"
+                    f"the server answers '{answer.head.get('kind')}' to another question than this node's "
+                    f"'{kind}': they run different versions or configurations"
                 )
             return answer
         raise Paused({"kind": kind, **about}, part() if part else {})

@@ -8,7 +8,7 @@ evaluate  its cluster's model on its own test samples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,27 +18,22 @@ from flameche import __version__
 from flameche.crypto.api import Scheme
 from flameche.crypto.box import Box
 from flameche.crypto.masking import SecAgg
-from flameche.errors import FlamecheError
+from flameche.errors import FlamecheError, OutOfRange, SealError, StoreError
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import Method
+from flameche.methods.living import Living
 from flameche.network.link import Alone, Link, Paused
+from flameche.network.models import Missing, fetcher
 from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, npz_arrays, npz_bytes, prefixed
-from flameche.network.relay import MODEL
-from flameche.network.replica import Names, ReplicaTrainer, ReplicaWorld
+from flameche.network.replica import Fetch, Names, ReplicaTrainer, ReplicaWorld
 from flameche.network.sessions import begin_session, take_step
 from flameche.network.site import Site
 from flameche.protocol.ledger import Ledger
-from flameche.simulation.events import Hearing
-from flameche.training.models import Models
 from flameche.training.trainer import Trainer, TrainingPlan
 
 
-class Missing(Exception):
-    """Models that have to be fetched first."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(*names)
-        self.names = list(dict.fromkeys(names))
+class Unreadable(Exception):
+    """What clients left with the server cannot be read; another node's copy may be."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,14 @@ class Node:
                 f"node {self.work.number} takes part in {self.work.run}, not in {parcel.head.get('run')}: "
                 "server and node have different configurations"
             )
-        answer = answers[what](parcel)
+        try:
+            answer = answers[what](parcel)
+        except OutOfRange:  # its words hold a value
+            raise Refused(
+                f"node {self.work.number}: its metadata exceed scheme.bound; raise that for everybody"
+            ) from None
+        except StoreError as problem:  # its words hold a path
+            raise Refused(f"node {self.work.number}: its own folder cannot be used; see its log") from problem
         about = {key: parcel.head.get(key) for key in ("run", "round", "attempt", "stage")}
         return replace(answer, head={**about, "number": self.work.number, **answer.head})
 
@@ -97,13 +99,8 @@ class Node:
             {
                 "what": "hello", "run": work.run, "version": __version__, "size": work.size(),
                 "fingerprint": work.fingerprint, "blocks": list(metadata.phi.shape[1:]),
-                "last": self._last(),
             }
         )  # fmt: skip
-
-    def _last(self) -> int:
-        opening = self.site.opening
-        return 0 if opening is None or opening.head.get("run") != self.work.run else opening.head["round"]
 
     def _round(self, parcel: Parcel) -> Parcel:
         """Replay the round with the answers so far, up to the next question or its end."""
@@ -124,6 +121,8 @@ class Node:
             return self._paused(pause, link, method, parcel)
         except Missing as missing:
             return Parcel({"what": "need", "names": missing.names})
+        except Unreadable:
+            return Parcel({"what": "unreadable"})
         models: Any = method.models
         said |= {"names": list(models.names), "assignment": method.assignment.tolist(), "notes": world.notes}
         said["clusters"] = method.clusters
@@ -149,14 +148,14 @@ class Node:
         """Keep what is new of a round on disk; give how it began and the answers so far."""
         head = parcel.head
         if "participants" in head:  # it begins, or is told again from its beginning
-            before = self.site.opening
-            if before is None or before.head["round"] != head["round"]:
+            before, same = self.site.opening, ("run", "instance", "round")
+            if before is None or any(before.head.get(key) != head[key] for key in same):
                 self.site.forget("trained.")
             arrays = {key: value for key, value in parcel.arrays.items() if key == "state"}
             self.site.begin_round(Parcel(head, arrays))
         opening = self.site.opening
-        same = ("run", "round", "attempt")
-        if opening is None or any(opening.head[key] != head[key] for key in same):
+        now = ("run", "instance", "round", "attempt")
+        if opening is None or any(opening.head.get(key) != head[key] for key in now):
             return None, None
         for number in range(int(head["from"]), int(head["stage"])):
             answer = Parcel(head["answers"][number - head["from"]], parcel.part(f"answer/{number}"))
@@ -170,13 +169,15 @@ class Node:
         """Score the model that serves this client on its test samples."""
         link = Alone(self.work.number)
         world = self._world(link, parcel, parcel)
-        method = self._method(world, parcel)
         try:
+            method = self._method(world, parcel)
             row = int(method.serving()[self.work.number])
             models: Any = method.models
             own = self._fetch(parcel)([models.names[row]])
         except Missing as missing:
             return Parcel({"what": "need", "names": missing.names})
+        except Unreadable:
+            return Parcel({"what": "unreadable"})
         loss, accuracy = self._own_trainer().judge(
             own, np.zeros(1, np.int64), np.array([self.work.number]), "test"
         )
@@ -216,22 +217,24 @@ class Node:
         sealed = opening.arrays.get("state")
         if sealed is not None and sealed.size:
             data, about = sealed.tobytes(), self._about(int(opening.head["since"]))
-            arrays = npz_arrays(self.work.box.open(data, about) if self.work.box else data)
-            method.restore(Parcel({}, arrays).part("method"))
-            names: Any = Names(tuple(arrays["names"].tolist()))
-            method.models, method.assignment = names, arrays["assignment"].astype(np.int64)
+            try:
+                arrays = npz_arrays(self.work.box.open(data, about) if self.work.box else data)
+                method.restore(Parcel({}, arrays).part("method"))
+                names: Any = Names(tuple(arrays["names"].tolist()))
+                method.models, method.assignment = names, arrays["assignment"].astype(np.int64)
+            except (SealError, Refused, KeyError, ValueError) as problem:
+                raise Unreadable from problem
         return method
 
     def _take_members(self, method: Method, opening: Parcel) -> None:
         """Tell the method who belongs to the federation now."""
-        if not isinstance(method, Hearing):
+        if not isinstance(method, Living):
             return
         there = np.isin(np.arange(self.work.clients), opening.head["members"])
-        left: Any = getattr(method, "left", ~there)
-        if (come := np.flatnonzero(left & there)).size:
+        if (come := np.flatnonzero(method.left & there)).size:
             method.join(come)
-        if (gone := np.flatnonzero(~left & ~there)).size:
-            method.leave(gone)
+        if (gone := np.flatnonzero(~method.left & ~there)).size:
+            method.leave(gone, vanished=True)
 
     def _sealed(self, method: Method, round: int) -> bytes:
         """Close what clients know after a round, for whoever takes part in the next."""
@@ -266,31 +269,10 @@ class Node:
             self._trainer = self.work.trainer()
         return self._trainer
 
-    def _fetch(self, parcel: Parcel) -> Callable[[Sequence[str]], Models]:
-        """Give a way to models by name: initial ones are made here, others come with the message."""
+    def _fetch(self, parcel: Parcel) -> Fetch:
+        return fetcher(parcel, self._own_trainer)
 
-        def fetch(names: Sequence[str]) -> Models:
-            import torch  # a message that trains nothing does without
-
-            sent = {name: parcel.part(f"model/{name}") for name in names if not name.startswith("init.")}
-            if lacking := [name for name, found in sent.items() if not found]:
-                raise Missing(lacking)
-            rows = []
-            for name in names:
-                number = sent.get(name, {}).get("init")  # nobody has trained it yet
-                if name in sent and number is None:
-                    rows.append([torch.from_numpy(sent[name][key].copy()) for key in MODEL])
-                else:
-                    first = self._own_trainer().initial(
-                        int(name.removeprefix("init.") if number is None else number)
-                    )
-                    rows.append([first.params[0].cpu(), first.buffers[0].cpu()])
-            stacks = [torch.stack([row[at] for row in rows]) for at in (0, 1)]
-            return Models(*stacks)
-
-        return fetch
-
-    def _train(self, fetch: Callable[[Sequence[str]], Models], name: str, round: int) -> Arrays:
+    def _train(self, fetch: Fetch, name: str, round: int) -> Arrays:
         """Train a model on this client's samples; a round that is told again finds it on disk."""
         file = f"trained.{round}.{name}"
         kept = self.site.arrays(file)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,10 @@ class Parcel:
     def from_bytes(cls, data: bytes) -> Parcel:
         """Read what `to_bytes` wrote."""
         arrays = npz_arrays(data)
-        head: dict[str, Any] = json.loads(arrays.pop("head").tobytes())
+        try:
+            head: dict[str, Any] = json.loads(arrays.pop("head").tobytes())
+        except (KeyError, ValueError) as problem:
+            raise Refused("a message on disk is damaged") from problem
         return cls(head, Parcel({}, arrays).part("body"))
 
 
@@ -85,5 +89,5 @@ def npz_arrays(data: bytes) -> Arrays:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             return dict(file)
-    except (ValueError, OSError, EOFError, KeyError) as problem:
-        raise Refused(f"a piece of state is damaged: {problem}") from problem
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile) as problem:
+        raise Refused(f"a piece of state is damaged: {type(problem).__name__}") from problem

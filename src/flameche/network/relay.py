@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from flameche.crypto.api import Adder
+from flameche.crypto.envelope import numbers_of
 from flameche.errors import SealError
 from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, prefixed
 from flameche.protocol.ledger import Ledger
@@ -27,11 +28,11 @@ MODEL = ("params", "buffers")
 
 
 class Garbage(Refused):
-    """What a node sent cannot be used."""
+    """What some nodes sent cannot be used; why, by their numbers."""
 
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(f"node {number}: {why}")
-        self.number, self.why = number, why
+    def __init__(self, nodes: Mapping[int, str]) -> None:
+        super().__init__("; ".join(f"node {number}: {why}" for number, why in nodes.items()))
+        self.nodes = dict(nodes)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Relay:
         self._loaded: Arrays = {}  # of a checkpoint, until the number of sums is known
         self.models: dict[str, Arrays] = {}
         self.sizes = np.zeros(rules.clients, np.int64)  # of the nodes' training sets
+        self.length: int | None = None  # of a client's term, once the shape of metadata is known
 
     def holds(self, number: int) -> bool:
         """Tell whether a client's sealed metadata are here."""
@@ -73,29 +75,42 @@ class Relay:
 
     def _keep(self, kind: str, about: About, parts: Mapping[int, Arrays]) -> None:
         vault = self._vault_for(about["sums"])
-        if kind == "store":
-            for number, part in sorted(parts.items()):
-                if number in about["clients"] and "sealed" in part:
-                    self._check_sealed(number, part["sealed"].tobytes(), vault)
-                    vault.store(np.array([number]), [part["sealed"].tobytes()])
-                elif number in about["clients"] and not self.holds(number):
-                    raise Garbage(number, "sent no metadata, and there are none of it here")
-        elif kind == "drop":
+        if kind == "drop":
             vault.drop(np.array(about["clients"], np.int64))
-        else:
+        elif kind == "retire":
             vault.retire(np.array(about["rows"], np.int64))
+        else:
+            sent = {i: part for i, part in parts.items() if i in about["clients"]}
+            bare = [i for i, part in sent.items() if "sealed" not in part and not self.holds(i)]
+            if bare:
+                raise Garbage(dict.fromkeys(bare, "sent no metadata, and there are none of it here"))
+            new = {i: part["sealed"].tobytes() for i, part in sent.items() if "sealed" in part}
+            self._check_terms(new, self.length)
+            for i, data in sorted(new.items()):
+                vault.store(np.array([i]), [data])
 
-    def _check_sealed(self, number: int, data: bytes, vault: Vault) -> None:
+    def _check_terms(self, sealed: Mapping[int, bytes], length: int | None) -> None:
+        """Refuse terms that are damaged, of another key, of several clients, or of another length."""
         assert self.rules.adder is not None
-        try:
-            term = self.rules.adder.load(data)
-            known = vault.some_term()
-            if known is not None:
-                self.rules.adder.add([known, term])
-        except (SealError, ValueError) as problem:
-            raise Garbage(number, f"its sealed metadata cannot be used: {problem}") from problem
-        if term.terms != 1:
-            raise Garbage(number, f"its metadata are a sum of {term.terms}, expected its own")
+        bad: dict[int, str] = {}
+        numbers: dict[int, int] = {}
+        for i, data in sealed.items():
+            try:
+                term = self.rules.adder.load(data)
+                numbers[i] = numbers_of(data)
+                if term.terms != 1:
+                    bad[i] = f"its term is a sum of {term.terms}, expected its own"
+            except (SealError, ValueError) as problem:
+                bad[i] = f"its sealed term cannot be used: {problem}"
+        good = [numbers[i] for i in sealed if i not in bad]
+        usual = length or (Counter(good).most_common(1)[0][0] if good else 0)
+        bad |= {
+            i: f"its sealed term holds {numbers[i]} numbers, expected {usual}"
+            for i in sealed
+            if i not in bad and numbers[i] != usual
+        }
+        if bad:
+            raise Garbage(bad)
 
     def _average(self, about: About, parts: Mapping[int, Arrays]) -> None:
         """Average what was trained, row by row, and keep the models under their new names.
@@ -103,26 +118,48 @@ class Relay:
         Who was lost meanwhile is left out; a row that nobody trained keeps its model.
         """
         there = [(at, i) for at, i in enumerate(about["clients"]) if i in parts]
-        trained = {i: self._trained(i, at, parts[i]) for at, i in there}
-        rows = np.array([about["rows"][at] for at, _ in there], np.int64)
-        clients = np.array([i for _, i in there], np.int64)
-        usual = self._usual_shape(list(trained.values()))
-        for i, one in trained.items():
-            if (shape := _shape(one)) != usual:
-                raise Garbage(i, f"its model has {shape[0]} parameters, expected {usual[0]}")
+        trained = self._trained(there, parts)
         for k in set(about["rows"]):
             old = about["previous"][k]
             self.models[about["names"][k]] = self.models.get(old) or {"init": _init_number(old)}
         if not there:
             return
-        blank = dict(zip(MODEL, (np.zeros(n, np.float32) for n in usual), strict=True))
+        rows = np.array([about["rows"][at] for at, _ in there], np.int64)
+        clients = np.array([i for _, i in there], np.int64)
+        blank = {key: np.zeros_like(trained[0][key]) for key in MODEL}
         known = [self.models.get(name, blank) for name in about["previous"]]
         previous = _stack([blank if "init" in one else one for one in known])
         weight = self.sizes[clients].astype(np.float64) if self.rules.weighting == "samples" else None
-        stack = _stack([self._trained(i, at, parts[i]) for at, i in there])
-        made = average(previous, stack, rows, weight=weight, buffers=self.rules.buffers).to_arrays()
+        made = average(previous, _stack(trained), rows, weight=weight, buffers=self.rules.buffers)
+        arrays = made.to_arrays()
         for k in np.unique(rows).tolist():
-            self.models[about["names"][k]] = {key: made[key][k] for key in MODEL}
+            self.models[about["names"][k]] = {key: arrays[key][k] for key in MODEL}
+
+    def _trained(self, there: Sequence[tuple[int, int]], parts: Mapping[int, Arrays]) -> list[Arrays]:
+        """Read the trained models, in order; all that cannot be used are told at once."""
+        found: list[Arrays] = []
+        bad: dict[int, str] = {}
+        for at, i in there:
+            own = {key: parts[i].get(f"{at}/{key}") for key in MODEL}
+            for key, array in own.items():
+                if array is None:
+                    bad[i] = "sent no trained model"
+                elif array.ndim != 1 or array.dtype != np.float32:
+                    bad[i] = (
+                        f"its model's {key} are {array.dtype}{list(array.shape)}, expected float32 in a row"
+                    )
+                elif not np.isfinite(array).all():
+                    bad[i] = (
+                        "its model holds NaN or infinite weights: its training diverged; lower training.lr"
+                    )
+            found.append({key: array for key, array in own.items() if array is not None})
+        usual = self._usual_shape([one for (_, i), one in zip(there, found, strict=True) if i not in bad])
+        for (_, i), one in zip(there, found, strict=True):
+            if i not in bad and _shape(one) != usual:
+                bad[i] = f"its model has {_shape(one)[0]} parameters, expected {usual[0]}"
+        if bad:
+            raise Garbage(bad)
+        return found
 
     def _usual_shape(self, trained: Sequence[Arrays]) -> tuple[int, ...]:
         """Tell how many parameters and buffers a model has: as many as before, or as most have."""
@@ -130,15 +167,6 @@ class Relay:
         if known is not None:
             return _shape(known)
         return Counter(_shape(one) for one in trained).most_common(1)[0][0] if trained else (0, 0)
-
-    def _trained(self, number: int, at: int, part: Arrays) -> Arrays:
-        own = {key: part.get(f"{at}/{key}") for key in MODEL}
-        for key, array in own.items():
-            if array is None:
-                raise Garbage(number, "sent no trained model")
-            if array.ndim != 1 or array.dtype.kind != "f" or not np.isfinite(array).all():
-                raise Garbage(number, f"its model's {key} are not finite numbers in a row")
-        return {key: array for key, array in own.items() if array is not None}
 
     def forget_models(self, names: Sequence[str]) -> None:
         """Keep only the models that are still in use."""
@@ -163,34 +191,31 @@ class Relay:
     def _told(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
         width, below, clients = question["width"], question["below"], question["clients"]
         values = np.full((len(clients), width), np.nan)
+        bad: dict[int, str] = {}
         for at, number in enumerate(clients):
             if number not in parts:
                 continue
             value = parts[number].get("value")
             if value is None or value.shape != (width,) or value.dtype.kind not in "fi":
-                raise Garbage(number, f"tells something else than {width} numbers")
-            if below is not None and not (np.isfinite(value).all() and value[0] in range(below)):
-                raise Garbage(number, f"tells {value.tolist()}, expected a cluster from 0 to {below - 1}")
-            values[at] = value
+                bad[number] = f"tells something else than {width} numbers"
+            elif below is not None and not (np.isfinite(value).all() and value[0] in range(below)):
+                bad[number] = f"tells a cluster that there is not, expected 0 to {below - 1}"
+            else:
+                values[at] = value
+        if bad:
+            raise Garbage(bad)
         return Parcel({"kind": "tell"}, {"values": values})
 
     def _once(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
-        vault, adder = self._vault_for(question["sums"]), self.rules.adder
-        assert adder is not None
-        terms, rows, first = [], [], None
-        for number, row in zip(question["clients"], question["rows"], strict=True):
-            if number not in parts:
-                continue
-            try:
-                data = parts[number]["sealed"].tobytes()
-                term = adder.load(data)
-                first = first or term
-                adder.add([first, term])
-            except (KeyError, SealError, ValueError) as problem:
-                raise Garbage(number, f"its sealed term cannot be used: {problem}") from problem
-            terms.append(data)
-            rows.append(row)
-        return _sums("once", vault.once(terms, np.array(rows, np.int64)))
+        vault = self._vault_for(question["sums"])
+        there = [(i, row) for i, row in zip(question["clients"], question["rows"], strict=True) if i in parts]
+        bare = [i for i, _ in there if "sealed" not in parts[i]]
+        if bare:
+            raise Garbage(dict.fromkeys(bare, "sent no sealed term"))
+        sealed = {i: parts[i]["sealed"].tobytes() for i, _ in there}
+        self._check_terms(sealed, None)
+        rows = np.array([row for _, row in there], np.int64)
+        return _sums("once", vault.once([sealed[i] for i, _ in there], rows))
 
     def _vault_for(self, sums: int) -> Vault:
         if self.vault is None:

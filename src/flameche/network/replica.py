@@ -105,11 +105,11 @@ class RemoteSums:
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
         """Send one's own sealed term, once."""
         mine = np.flatnonzero(clients == self._link.me)
+        held, self._held = self._held, self._held or len(mine) > 0
 
         def part() -> Arrays:
-            if self._held or not len(mine):
+            if held or not len(mine):
                 return {}
-            self._held = True
             terms = self._cohort.terms(MStep(centroids), clients[mine], assignment[mine], centroids)
             return {"sealed": from_bytes(self._cohort.seal(terms)[0])}
 
@@ -182,7 +182,6 @@ class RemoteMasked(MaskedSums):
         about = {"clients": clients.tolist(), "label": label, "length": vectors.shape[1]}
         own = vectors[clients == self._link.me]
         answer = self._link.ask("masked", about, lambda: {"vector": own[0]} if len(own) else {})
-        self._away = np.array(answer.head["away"], np.int64)
         return answer.arrays["total"].astype(np.int64) if "total" in answer.arrays else None
 
     def state(self) -> Arrays:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 
+from flameche.network.forms import misfit
 from flameche.network.job import Job
 from flameche.network.meter import weigh_down, weigh_up
 from flameche.network.parcel import Lost, Parcel, Transport
@@ -12,43 +14,53 @@ from flameche.network.relay import Relay
 from flameche.protocol.ledger import Ledger
 
 PAUSE = 1.0  # seconds between two looks at who is there
+AGAIN = 30.0  # seconds after which a node that did not fit or did not answer is greeted again
+GREETING = 60.0  # seconds for the answer to a hello
 
 
 class Roster:
-    """Numbers and addresses of nodes; all messages pass through here, and are weighed."""
+    """Numbers and addresses of nodes; all messages pass through here, are weighed, and looked at."""
 
     def __init__(
         self, transport: Transport, job: Job, relay: Relay, ledger: Ledger, say: Callable[[str], None]
     ) -> None:
         self._transport, self._job, self._relay, self._ledger, self._say = transport, job, relay, ledger, say
         self._address: dict[int, int] = {}  # by number, of nodes that are there
-        self._refused: dict[int, str] = {}  # addresses that do not fit
+        self._later: dict[int, float] = {}  # addresses that are not greeted before this time
         self.known: list[int] = []  # numbers of all nodes ever met
         self.blocks: list[int] | None = None  # the shape of everybody's metadata
 
     def meet(self) -> list[int]:
         """Look who is there, greet who is new, and list the numbers of those that fit."""
-        online = set(self._transport.nodes())
+        online, now = set(self._transport.nodes()), time.monotonic()
         self._address = {n: a for n, a in self._address.items() if a in online}
-        new = online - set(self._address.values()) - self._refused.keys()
-        hello = Parcel({"what": "hello"})
-        for address, reply in self._transport.exchange(
-            dict.fromkeys(sorted(new), hello), self._job.timeout
-        ).items():
-            why = reply.why if isinstance(reply, Lost) else self._wrong(reply)
-            if why is not None:
+        self._later = {a: t for a, t in self._later.items() if a in online and t > now}
+        new = online - set(self._address.values()) - self._later.keys()
+        hello = dict.fromkeys(sorted(new), Parcel({"what": "hello"}))
+        timeout = min(GREETING, self._job.timeout)
+        replies = self._transport.exchange(hello, timeout) if hello else {}
+        fits = {a: r for a, r in replies.items() if isinstance(r, Parcel) and not self._misfit(r, "hello")}
+        if self.blocks is None and fits:
+            usual = Counter(tuple(reply.head["blocks"]) for reply in fits.values()).most_common(1)
+            self.blocks = list(usual[0][0])
+        for address in sorted(new):
+            reply = fits.get(address)
+            why = _no_hello(replies.get(address)) if reply is None else self._wrong(reply)
+            if reply is None or why is not None:
                 self._say(f"a node is refused: {why}")
-                if not isinstance(reply, Lost):  # who did not answer may do so the next time
-                    self._refused[address] = why
-                continue
-            assert isinstance(reply, Parcel)
-            number = int(reply.head["number"])
-            self._address[number] = address
-            self._relay.sizes[number] = int(reply.head["size"])
-            self.blocks = list(reply.head["blocks"])
-            if number not in self.known:
-                self.known = sorted([*self.known, number])
+                self._later[address] = time.monotonic() + AGAIN
+            else:
+                self._welcome(address, reply)
         return self.here
+
+    def _welcome(self, address: int, reply: Parcel) -> None:
+        number = int(reply.head["number"])
+        self._address[number] = address
+        self._relay.sizes[number] = int(reply.head["size"])
+        if number not in self.known:
+            self.known = sorted([*self.known, number])
+        assert self.blocks is not None  # it had some
+        self._relay.length = self.blocks[0] * self.blocks[1] + self.blocks[0] + 1
 
     @property
     def here(self) -> list[int]:
@@ -60,50 +72,68 @@ class Roster:
         """List the numbers of nodes that belong, there or not."""
         return [n for n in self.known if n not in self._job.removed]
 
-    def wait_for(self, count: int, enough: int | None = None) -> list[int]:
-        """Wait until so many are there, or for as long as patience lasts; then until `enough` are."""
+    def wait_for(self, count: int, numbers: Collection[int] = ()) -> list[int]:
+        """Wait until so many are there, these among them, or for as long as patience lasts."""
         end = time.monotonic() + self._job.patience
         said = False
-        while len(self.meet()) < count and time.monotonic() < end:
+        while len(here := self.meet()) < count or not set(numbers) <= set(here):
+            if time.monotonic() >= end:
+                break
             if not said:
-                self._say(f"waiting for nodes: {len(self.here)} of {count} are there")
+                self._say(f"waiting for nodes: {len(here)} of {max(count, len(numbers))} are there")
                 said = True
             time.sleep(PAUSE)
         return self.here
+
+    def _misfit(self, reply: Parcel, *whats: str) -> str | None:
+        wrong = misfit(reply, self._job.rules.clients)
+        if wrong is None and whats and reply.head["what"] not in whats:
+            return f"answers '{reply.head['what']}' to '{whats[0]}'"
+        return wrong
 
     def _wrong(self, reply: Parcel) -> str | None:
         """Tell why a node cannot take part; None if it can."""
         head, job = reply.head, self._job
         number = head.get("number")
         if not isinstance(number, int) or not 0 <= number < job.rules.clients:
-            return f"it calls itself {number!r}, expected a number from 0 to {job.rules.clients - 1}"
-        if head.get("run") != job.run:
-            return f"node {number} has another configuration or seed ({head.get('run')}, not {job.run})"
-        if head.get("fingerprint") != job.fingerprint:
-            return f"node {number} has another key ({head.get('fingerprint')}, not {job.fingerprint})"
-        if self.blocks is not None and head.get("blocks") != self.blocks:
-            return f"node {number} has metadata of shape {head.get('blocks')}, the others {self.blocks}"
-        if not isinstance(head.get("size"), int) or head["size"] < 1:
-            return f"node {number} has {head.get('size')!r} training samples"
+            return f"its number is not one from 0 to {job.rules.clients - 1}"
+        if head["run"] != job.run:
+            return f"node {number} has another configuration or seed ({head['run'][:40]}, not {job.run})"
+        if head["fingerprint"] != job.fingerprint:
+            return f"node {number} has another key ({head['fingerprint'][:40]}, not {job.fingerprint})"
+        if head["blocks"] != self.blocks:
+            return f"node {number} has metadata of shape {head['blocks'][:4]}, the others {self.blocks}"
         if number in self._address:
             return f"there is a node {number} already; numbers are given out once"
         return None
 
     def exchange(self, parcels: Mapping[int, Parcel]) -> dict[int, Parcel | Lost]:
-        """Send nodes their parcels, and collect their answers; by number, weighed both ways."""
-        found: dict[int, Parcel | Lost] = {
-            n: Lost("it is not there") for n in parcels if n not in self._address
-        }
-        sent = {self._address[n]: parcel for n, parcel in parcels.items() if n in self._address}
+        """Send nodes their parcels, and collect their answers; by number, looked at, weighed both ways.
+
+        Who does not answer is greeted again before it takes part in anything else.
+        """
+        there = {n: self._address[n] for n in parcels if n in self._address}
+        sent = {address: parcels[n] for n, address in there.items()}
         replies = self._transport.exchange(sent, self._job.timeout) if sent else {}
+        found: dict[int, Parcel | Lost] = {}
         for n, parcel in parcels.items():
-            if n not in self._address:
+            if n not in there:
+                found[n] = Lost("it is not there")
                 continue
             weigh_down(self._ledger, n, parcel)
-            reply = replies.get(self._address[n], Lost("no answer came"))
+            reply = replies.get(there[n], Lost("no answer came"))
             if isinstance(reply, Parcel):
-                weigh_up(self._ledger, n, reply)
-                if reply.head.get("number") != n:
-                    reply = Lost(f"it answers for node {reply.head.get('number')}")
+                if (wrong := self._misfit(reply)) is not None:
+                    reply = Lost(wrong)
+                elif reply.head.get("number") != n:
+                    reply = Lost("it answers for another node")
+                else:
+                    weigh_up(self._ledger, n, reply)
+            if isinstance(reply, Lost):
+                self._address.pop(n, None)
             found[n] = reply
         return found
+
+
+def _no_hello(reply: Parcel | Lost | None) -> str:
+    return reply.why if isinstance(reply, Lost) else "its hello cannot be understood"

@@ -33,7 +33,7 @@ def score(
         for i, reply in roster.exchange(parcels).items():
             if isinstance(reply, Lost):
                 say(f"round {r}: node {i} has not scored its model: {reply.why}")
-            elif reply.head.get("what") == "need":
-                wants[i], waiting = reply.head.get("names", []), [*waiting, i]
-            elif isinstance(accuracy := reply.head.get("accuracy"), float) and 0 <= accuracy <= 1:
-                standing.accuracy[i] = accuracy
+            elif reply.head["what"] == "need":
+                wants[i], waiting = reply.head["names"], [*waiting, i]
+            elif reply.head["what"] == "score" and (accuracy := reply.head["accuracy"]) is not None:
+                standing.accuracy[i] = accuracy if 0 <= accuracy <= 1 else np.nan

@@ -49,7 +49,7 @@ def take_step(site: Site, parcel: Parcel) -> Arrays:
     elif step == "mask":
         answer = client.mask(message, vector)
     elif step == "unmask":
-        answer = client.unmask(message)
+        answer = client.unmask(message, whole=True)
     else:
         raise Refused(f"secure aggregation has no step '{step}'")
     if step != "unmask":

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import time
 from pathlib import Path
 from typing import Any
 
 from flameche.errors import StoreError
-from flameche.network.parcel import Arrays, Parcel, npz_arrays, npz_bytes
+from flameche.network.parcel import Arrays, Parcel, Refused, npz_arrays, npz_bytes
+
+LONG_AGO = 86400.0
 
 
 class Site:
@@ -35,6 +39,8 @@ class Site:
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             part.replace(self.path / name)
         except OSError as problem:
             raise StoreError(f"{self.path / name} cannot be written: {problem.strerror}") from problem
@@ -49,9 +55,14 @@ class Site:
             return None
 
     def take(self, name: str) -> bytes | None:
-        """Read a file and remove it: nobody reads it again."""
-        data = self.read(name)
-        (self.path / name).unlink(missing_ok=True)
+        """Read a file and remove it: nobody reads it again, also not at the same moment."""
+        mine = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        try:
+            (self.path / name).rename(self.path / mine)
+        except FileNotFoundError:
+            return None
+        data = self.read(mine)
+        (self.path / mine).unlink()
         return data
 
     def forget(self, *kinds: str) -> None:
@@ -61,9 +72,12 @@ class Site:
                 file.unlink(missing_ok=True)
 
     def arrays(self, name: str) -> Arrays | None:
-        """Read a file of arrays; None where there is none."""
+        """Read a file of arrays; None where there is none that can be read."""
         data = self.read(name)
-        return None if data is None else npz_arrays(data)
+        try:
+            return None if data is None else npz_arrays(data)
+        except Refused:
+            return None
 
     def write_arrays(self, name: str, arrays: Arrays) -> None:
         """Write a file of arrays."""
@@ -72,18 +86,28 @@ class Site:
     def begin_round(self, opening: Parcel) -> None:
         """Remember how a round began; an earlier one is over."""
         self.forget("round.", "answer.", "session.")
+        for file in self.path.glob(".*"):  # left behind by processes that were killed
+            if file.stat().st_mtime < time.time() - LONG_AGO:
+                file.unlink(missing_ok=True)
         self.write("round.npz", opening.to_bytes())
 
     @property
     def opening(self) -> Parcel | None:
-        """Give how the round under way began."""
-        data = self.read("round.npz")
-        return None if data is None else Parcel.from_bytes(data)
+        """Give how the round under way began; None where that is not known."""
+        return self._parcel("round.npz")
 
     def log(self, upto: int) -> list[Parcel] | None:
         """Give the first `upto` answers of the round under way; None where some are not here."""
-        found = [self.read(f"answer.{number}") for number in range(upto)]
-        return [Parcel.from_bytes(data) for data in found if data] if all(found) else None
+        found = [self._parcel(f"answer.{number}") for number in range(upto)]
+        known = [answer for answer in found if answer is not None]
+        return known if len(known) == upto else None
+
+    def _parcel(self, name: str) -> Parcel | None:
+        data = self.read(name)
+        try:
+            return None if data is None else Parcel.from_bytes(data)
+        except Refused:
+            return None
 
     def add_answer(self, number: int, answer: Parcel) -> None:
         """Keep an answer."""

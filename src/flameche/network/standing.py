@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.network.job import Round
-from flameche.network.parcel import Arrays, Parcel, prefixed
+from flameche.network.parcel import Arrays, Parcel
 from flameche.protocol.ledger import Ledger
+
+COPIES = 3  # of the clients' state; one that nobody can open must not end a run
 
 
 @dataclass
@@ -23,7 +26,9 @@ class Standing:
     clusters: int = 1
     notes: list[str] = field(default_factory=list)
     outcome: dict[str, Any] = field(default_factory=dict)  # after all rounds
-    state: Arrays = field(default_factory=dict, repr=False)
+    copies: list[NDArray[np.uint8]] = field(
+        default_factory=list, repr=False
+    )  # of the state, by several nodes
     since: int = 0  # the round after which that was
 
     @classmethod
@@ -31,17 +36,28 @@ class Standing:
         """Begin."""
         return cls(np.full(clients, -1), np.full(clients, np.nan))
 
-    def take(self, now: Round, reply: Parcel) -> bool:
+    @property
+    def state(self) -> Arrays:
+        """Give the clients' state, as a message has it."""
+        return {"state": self.copies[0]} if self.copies else {}
+
+    def next_copy(self) -> bool:
+        """Take another node's copy of the state; tell if there was one."""
+        self.copies = self.copies[1:]
+        return bool(self.copies)
+
+    def take(self, now: Round, replies: Sequence[Parcel]) -> bool:
         """Take over what nodes say at the end of a round; tell if clients were redistributed."""
-        said = reply.head["said"]
+        said = replies[0].head["said"]
         self.names, self.clusters = said["names"], said["clusters"]
         self.assignment = np.array(said["assignment"], np.int64)
         self.notes = list(dict.fromkeys([*self.notes, *said["notes"]]))
         if now.finish:
-            self.outcome = {key: said[key] for key in ("final", "dbi", "ch")}
+            self.outcome = {key: said.get(key) for key in ("final", "dbi", "ch")}
             return False
-        self.state, self.since = {"state": reply.part("ask")["state"]}, now.number
-        return bool(said["reclustered"])
+        self.copies = [reply.arrays["ask/state"] for reply in replies[:COPIES]]
+        self.since = now.number
+        return bool(said.get("reclustered"))
 
     def record(self, now: Round, reclustered: bool, ledger: Ledger) -> dict[str, Any]:
         """Describe a round as the simulator does, and who was lost in it."""
@@ -69,7 +85,7 @@ class Standing:
     def arrays(self) -> Arrays:
         """Give what is numbers, for a checkpoint."""
         own = {"assignment": self.assignment, "accuracy": self.accuracy}
-        return {**own, **prefixed("clients", self.state)}
+        return {**own, **{f"copy/{at}": copy for at, copy in enumerate(self.copies)}}
 
     @classmethod
     def restored(cls, words: dict[str, Any], arrays: Arrays) -> Standing:
@@ -78,5 +94,5 @@ class Standing:
             arrays["assignment"].astype(np.int64),
             arrays["accuracy"].astype(np.float64),
             **{key: words[key] for key in ("names", "clusters", "notes", "outcome", "since")},
-            state=Parcel({}, arrays).part("clients"),
+            copies=[arrays[f"copy/{at}"] for at in range(COPIES) if f"copy/{at}" in arrays],
         )

@@ -49,7 +49,6 @@ class MaskedSums:
         self._part: Members = np.zeros((len(cohort), clusters), np.uint32)
         self._given = Given(cohort)
         self._leaving = np.zeros(len(cohort), bool)  # who waits for a last session
-        self._away: Ints = np.empty(0, np.int64)  # who dropped out of the last one
         self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
         self.broadcast_bytes: int | None = None
 
@@ -136,8 +135,6 @@ class MaskedSums:
         summed = self._session(blocks.reshape(len(who), -1), who, "changes")
         if summed is None:
             return
-        after[self._away] = self._part[self._away]
-        moved &= ~np.isin(who, self._away)
         total = summed.reshape(self._clusters, -1)
         self._part = after
         self._given.told(clients[moved[:count]])
@@ -163,7 +160,7 @@ class MaskedSums:
             moving &= ~held_back
 
     def _session(self, vectors: Ints, clients: Ints, label: str) -> Ints | None:
-        """Sum vectors [n S] of clients [n]; None where that failed, `_away` names who is not in the sum."""
+        """Sum vectors [n S] of exactly these clients [n]; None where that failed."""
         return masked_sum(vectors, clients, "metadata", label, self._ledger)
 
     def state(self) -> Arrays:

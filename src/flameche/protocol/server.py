@@ -52,10 +52,6 @@ class AdditiveServer:
         """Tell which of these clients have a term here."""
         return np.array([i in self._terms for i in clients.tolist()], bool)
 
-    def some_term(self) -> Sealed | None:
-        """Give any stored term, to compare another with; None where there is none."""
-        return next(iter(self._terms.values()), None)
-
     def sums_of_stored(self, clients: Ints, cluster: Ints) -> list[bytes | None]:
         """Sum the stored terms of exactly these clients [n] by cluster [n]; None for nobody's cluster."""
         with self._ledger.clock("server", "clustering"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.crypto.api import Adder, Sealed
+from flameche.crypto.api import Adder
 from flameche.em.spherical import Ints
 from flameche.protocol.guard import LeakageGuard
 from flameche.protocol.ledger import Ledger
@@ -29,10 +29,6 @@ class Vault:
     def holds(self, clients: Ints) -> NDArray[np.bool_]:
         """Tell which of these clients have a term here."""
         return self._server.holds(clients)
-
-    def some_term(self) -> Sealed | None:
-        """Give any stored term, to compare another with; None where there is none."""
-        return self._server.some_term()
 
     def store(self, clients: Ints, terms: Sequence[bytes]) -> None:
         """Keep these clients' terms, in place of earlier ones."""

@@ -147,8 +147,11 @@ class SecAggClient:
             self._wipe("_seed", "_mask_key", "_seal_key", "_boxes", "_publics")
             return pack(self.session, Kind.MASKED, self.index, words.tobytes())
 
-    def unmask(self, request: bytes) -> bytes:
-        """Reveal for each peer one share: of its seed if it survived, of its mask key if not; never both."""
+    def unmask(self, request: bytes, *, whole: bool = False) -> bytes:
+        """Reveal for each peer one share: of its seed if it survived, of its mask key if not; never both.
+
+        whole: refuse where anybody dropped out; a sum of fewer than were agreed on must not be opened.
+        """
         with self._step("unmask"):
             asked = self._table(Kind.REQUEST, request, 1, own=True)
             survived = {client for client, flag in asked.items() if flag == SURVIVED}
@@ -158,6 +161,8 @@ class SecAggClient:
                 raise Abort(
                     f"client {self.index} refuses a request that does not name exactly those who shared"
                 )
+            if whole and survived != set(asked):
+                raise Abort(f"client {self.index} refuses to open a sum of fewer clients than agreed on")
             self._expect_peers("request", self.index in survived, len(survived))
             rows = {client: self._held[client][0 if client in survived else 1] for client in asked}
             reveal = pack(self.session, Kind.REVEAL, self.index, pack_table(rows))

@@ -7,6 +7,7 @@ SealError and changes nothing: leave its sender out and call again. Too few clie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 import numpy as np
@@ -52,16 +53,18 @@ class SecAggServer:
     def roster(self, adverts: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send each client the public keys of its neighbours."""
         self._begin("roster", adverts, range(self.session.clients))
-        keys = {i: unpack(self.session, Kind.ADVERT, i, adverts[i], 2 * KEY) for i in sorted(adverts)}
+        keys: dict[int, bytes] = {}
         seen: dict[bytes, int] = {}
         probe = X25519PrivateKey.generate()
-        for i, both in keys.items():
-            for key in (both[:KEY], both[KEY:]):
-                if not masks.usable(key, probe):
-                    raise SealError(f"{title(Kind.ADVERT, i)} holds a public key that protects nothing")
-                if key in seen:
-                    raise SealError(f"{title(Kind.ADVERT, i)} repeats a public key of client {seen[key]}")
-                seen[key] = i
+        for i in sorted(adverts):
+            with _blaming(i):
+                keys[i] = both = unpack(self.session, Kind.ADVERT, i, adverts[i], 2 * KEY)
+                for key in (both[:KEY], both[KEY:]):
+                    if not masks.usable(key, probe):
+                        raise SealError(f"{title(Kind.ADVERT, i)} holds a public key that protects nothing")
+                    if key in seen:
+                        raise SealError(f"{title(Kind.ADVERT, i)} repeats a public key of client {seen[key]}")
+                    seen[key] = i
         self._expect(keys, keys)
         self._keys, self._next = keys, "route"
         rosters = {i: {j: keys[j] for j in self._around(i, keys)} for i in keys}
@@ -73,10 +76,11 @@ class SecAggServer:
         inboxes: dict[int, dict[int, bytes]] = {i: {} for i in shares}
         commitments = {}
         for i in sorted(shares):
-            body, name = unpack(self.session, Kind.SHARES, i, shares[i]), title(Kind.SHARES, i)
-            rows = unpack_table(self.session, body[KEY:], SEALED, name)
-            if list(rows) != self._around(i, self._keys):
-                raise SealError(f"{name} are not for exactly its neighbours in the roster")
+            with _blaming(i):
+                body, name = unpack(self.session, Kind.SHARES, i, shares[i]), title(Kind.SHARES, i)
+                rows = unpack_table(self.session, body[KEY:], SEALED, name)
+                if list(rows) != self._around(i, self._keys):
+                    raise SealError(f"{name} are not for exactly its neighbours in the roster")
             commitments[i] = body[:KEY]
             for j in rows.keys() & inboxes.keys():
                 inboxes[j][i] = rows[j]
@@ -89,7 +93,8 @@ class SecAggServer:
         self._begin("request", masked, self._commitments)
         total = np.zeros(self.session.words, self.session.dtype)
         for i in sorted(masked):
-            body = unpack(self.session, Kind.MASKED, i, masked[i], total.nbytes)
+            with _blaming(i):
+                body = unpack(self.session, Kind.MASKED, i, masked[i], total.nbytes)
             total += np.frombuffer(body, self.session.dtype)
         self._expect((i for i in self._commitments if self._needed(i, masked)), masked)
         self._sum, self._survivors, self._next = total, dict.fromkeys(sorted(masked)), "total"
@@ -100,10 +105,11 @@ class SecAggServer:
         self._begin("total", reveals, self._survivors)
         rows = {}
         for i in sorted(reveals):
-            body, name = unpack(self.session, Kind.REVEAL, i, reveals[i]), title(Kind.REVEAL, i)
-            rows[i] = unpack_table(self.session, body, shamir.SHARE, name)
-            if rows[i].keys() != self._asked(i).keys():
-                raise SealError(f"{name} does not hold exactly what was asked")
+            with _blaming(i):
+                body, name = unpack(self.session, Kind.REVEAL, i, reveals[i]), title(Kind.REVEAL, i)
+                rows[i] = unpack_table(self.session, body, shamir.SHARE, name)
+                if rows[i].keys() != self._asked(i).keys():
+                    raise SealError(f"{name} does not hold exactly what was asked")
         self._expect((i for i in self._commitments if self._needed(i, self._survivors)), rows)
         self._next = "closed"
         total, self._sum = self._sum, np.zeros(0, self.session.dtype)
@@ -188,3 +194,13 @@ class SecAggServer:
         key, mine = X25519PrivateKey.from_private_bytes(secret), (dropped, self._keys[dropped][KEY:])
         for j in self._around(dropped, self._survivors):
             yield j, masks.agree(self.session, masks.PAIR, key, mine, (j, self._keys[j][KEY:]))
+
+
+@contextmanager
+def _blaming(client: int) -> Iterator[None]:
+    """Say in the error whose message was damaged."""
+    try:
+        yield
+    except SealError as problem:
+        problem.client = client
+        raise

@@ -1,0 +1,42 @@
+"""Models by name on a node: initial ones are made there, others come with a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flameche.network.parcel import Parcel
+from flameche.network.relay import MODEL
+from flameche.network.replica import Fetch
+from flameche.training.models import Models
+from flameche.training.trainer import Trainer
+
+
+class Missing(Exception):
+    """Models that have to be fetched first."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = list(dict.fromkeys(names))
+
+
+def fetcher(parcel: Parcel, trainer: Callable[[], Trainer]) -> Fetch:
+    """Give a way to models by name: those of a message, and those that every node makes for itself."""
+
+    def fetch(names: Sequence[str]) -> Models:
+        import torch  # a message that trains nothing does without
+
+        sent = {name: parcel.part(f"model/{name}") for name in names if not name.startswith("init.")}
+        if lacking := [name for name, found in sent.items() if not found]:
+            raise Missing(lacking)
+        rows = []
+        for name in names:
+            own = sent.get(name, {})
+            if "params" in own:
+                rows.append([torch.from_numpy(own[key].copy()) for key in MODEL])
+            else:  # nobody has trained it yet
+                number = int(own["init"]) if own else int(name.removeprefix("init."))
+                first = trainer().initial(number)
+                rows.append([first.params[0].cpu(), first.buffers[0].cpu()])
+        return Models(*(torch.stack([row[at] for row in rows]) for at in (0, 1)))
+
+    return fetch
