@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from flameche.network.parcel import Parcel
 from flameche.network.relay import MODEL
 from flameche.network.replica import Fetch
-from flameche.training.models import Models
+from flameche.training.models import Models, stacked
 from flameche.training.trainer import Trainer
 
 
@@ -23,8 +23,6 @@ def fetcher(parcel: Parcel, trainer: Callable[[], Trainer]) -> Fetch:
     """Give a way to models by name: those of a message, and those that every node makes for itself."""
 
     def fetch(names: Sequence[str]) -> Models:
-        import torch  # a message that trains nothing does without
-
         sent = {name: parcel.part(f"model/{name}") for name in names if not name.startswith("init.")}
         if lacking := [name for name, found in sent.items() if not found]:
             raise Missing(lacking)
@@ -32,11 +30,11 @@ def fetcher(parcel: Parcel, trainer: Callable[[], Trainer]) -> Fetch:
         for name in names:
             own = sent.get(name, {})
             if "params" in own:
-                rows.append([torch.from_numpy(own[key].copy()) for key in MODEL])
+                rows.append({key: own[key] for key in MODEL})
             else:  # nobody has trained it yet
                 number = int(own["init"]) if own else int(name.removeprefix("init."))
                 first = trainer().initial(number)
-                rows.append([first.params[0].cpu(), first.buffers[0].cpu()])
-        return Models(*(torch.stack([row[at] for row in rows]) for at in (0, 1)))
+                rows.append({key: array[0] for key, array in first.to_arrays().items()})
+        return stacked(rows)
 
     return fetch

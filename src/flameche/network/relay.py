@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from flameche.crypto.api import Adder
@@ -20,7 +19,7 @@ from flameche.errors import SealError
 from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, prefixed
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.vault import Vault
-from flameche.training.models import Buffers, Models, average
+from flameche.training.models import Buffers, average, stacked
 
 Ints = NDArray[np.int64]
 About = dict[str, Any]
@@ -128,9 +127,9 @@ class Relay:
         clients = np.array([i for _, i in there], np.int64)
         blank = {key: np.zeros_like(trained[0][key]) for key in MODEL}
         known = [self.models.get(name, blank) for name in about["previous"]]
-        previous = _stack([blank if "init" in one else one for one in known])
+        previous = stacked([blank if "init" in one else one for one in known])
         weight = self.sizes[clients].astype(np.float64) if self.rules.weighting == "samples" else None
-        made = average(previous, _stack(trained), rows, weight=weight, buffers=self.rules.buffers)
+        made = average(previous, stacked(trained), rows, weight=weight, buffers=self.rules.buffers)
         arrays = made.to_arrays()
         for k in np.unique(rows).tolist():
             self.models[about["names"][k]] = {key: arrays[key][k] for key in MODEL}
@@ -246,10 +245,6 @@ class Relay:
         self.models = {name: whole.part(f"model/{name}") for name in names}
         if self._loaded:
             self._vault_for(len(self._loaded["guard_released"]))
-
-
-def _stack(rows: Sequence[Arrays]) -> Models:
-    return Models(*(torch.from_numpy(np.stack([row[key] for row in rows])) for key in MODEL))
 
 
 def _shape(model: Arrays) -> tuple[int, ...]:

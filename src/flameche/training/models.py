@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,6 +88,11 @@ class Models:
         with_buffers = len(vector) > self.params.shape[1]
         own = Models(self.params[k : k + 1], self.buffers[k : k + 1]).flat(with_buffers)[0]
         return self.replaced(k, own + far * (vector - own))
+
+
+def stacked(rows: Sequence[Mapping[str, NDArray[np.generic]]]) -> Models:
+    """Put single models, as numpy's `params` and `buffers`, below each other."""
+    return Models(*(torch.from_numpy(np.stack([row[key] for row in rows])) for key in ("params", "buffers")))
 
 
 def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
