@@ -1,16 +1,17 @@
 # make demo   set up and show it        make test   everything CI runs
 # make check  the quick half            make clean  take the set-up away
+# make tables README and results/paper, from results/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test check lint types clean
+.PHONY: setup demo test check lint types tables clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	@touch $@
 
 setup: $(STAMP)
@@ -29,6 +30,9 @@ types: $(STAMP)
 
 test: check
 	$(BIN)/pytest
+
+tables: $(STAMP)
+	$(BIN)/flameche reproduce all --stored --out results/paper --readme README.md > /dev/null
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,11 +15,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from metadata_cache import metadata_of, without_labels, world_of
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.em.spherical import Centroids, e_step, m_step, statistics
 from flameche.experiments.config import load_experiment
+from flameche.experiments.metadata_store import metadata_of, without_labels, world_of
 from flameche.methods import METHODS
 from flameche.protocol.client import Cohort
 from flameche.simulation.engine import simulate

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from metadata_cache import metadata_of, world_of
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.experiments.config import load_experiment
+from flameche.experiments.metadata_store import metadata_of, world_of
 from flameche.methods import METHODS
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from metadata_cache import metadata_of, world_of
 
 from flameche.experiments.config import load_experiment
+from flameche.experiments.metadata_store import metadata_of, world_of
 from flameche.experiments.select import described
 from flameche.methods.selection import select_clusters
 from flameche.training.device import choose_device

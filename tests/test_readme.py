@@ -38,15 +38,6 @@ def test_every_experiment_file_is_valid():
         assert load_experiment(file).name == file.stem
 
 
-def test_the_measured_table_is_what_the_stored_runs_say():
-    sys.path.insert(0, str(ROOT / "experiments"))
-    try:
-        from methods_table import overview, read
-    finally:
-        sys.path.pop(0)
-    assert "\n".join(overview(read(ROOT / "results" / "methods.jsonl"))) in README
-
-
 def test_every_config_key_is_explained():
     from flameche.experiments.schema import Experiment, FlamecheConfig
 

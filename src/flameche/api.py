@@ -47,6 +47,11 @@ def assign(
     return welcome(Path(run), own, model=where, device=choose_device(device))
 
 
-def write_report(runs: str | Path, out: str | Path) -> Path:
-    """Draw a folder of runs into out/report.html, with tables and figures beside it; return the page."""
-    return write_report_to(Path(runs), Path(out))
+def write_report(runs: str | Path | None, out: str | Path, results: str | Path | None = None) -> Path:
+    """Draw a folder of runs into out/report.html, with tables and figures beside it; return the page.
+
+    results: a folder of stored runs (*.jsonl), for the paper's tables and figures too.
+    """
+    return write_report_to(
+        None if runs is None else Path(runs), Path(out), None if results is None else Path(results)
+    )

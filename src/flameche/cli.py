@@ -27,6 +27,7 @@ from flameche.errors import FlamecheError
 from flameche.joining import assign
 from flameche.keys import app as keys_app
 from flameche.options import DeviceOption, ExperimentFile, JsonOption, Overrides, RunsOption, SeedOption
+from flameche.reproducing import Spaced, reproduce
 
 app = typer.Typer(
     help="Clustered federated learning in which the server only adds.",
@@ -38,6 +39,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(overhead)
 app.command()(assign)
 app.command("select-k")(select_k)
+app.command(cls=Spaced)(reproduce)
 app.add_typer(keys_app, name="keys")
 
 
@@ -138,15 +140,31 @@ def cluster(
 @app.command()
 def report(
     runs: Annotated[
-        Path, typer.Argument(help="A folder of runs, an experiment's folder, or one run.")
-    ] = Path("runs"),
+        Path | None,
+        typer.Argument(help="A folder of runs, an experiment's, or one run; else ./runs and ./results."),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option("--results", help="Stored runs (*.jsonl): the paper's tables and figures too."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where the report goes.")] = Path("report"),
     as_json: JsonOption = False,
 ) -> None:
-    """Draw runs: report.html, tables (md, csv, tex) and figures (svg, pdf)."""
-    from flameche.report import write_report
+    """Draw runs: one report.html, and beside it tables (md, csv, tex) and figures (svg, pdf)."""
+    from flameche.report import usual_places, write_report
 
-    page = str(write_report(runs, out))
+    if runs is None and results is None:
+        runs, results = usual_places()
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        page = str(
+            write_report(
+                runs,
+                out,
+                results,
+                lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            )
+        )
     if as_json:
         print_json({"report": page})
     else:

@@ -125,3 +125,21 @@ def write_runs(runs: Path) -> Path:
     broken = write_run(runs, "fedavg", 2)
     (broken / "summary.json").write_text('{"method": "fedavg", ')
     return runs
+
+
+def write_network_run(runs: Path) -> Path:
+    """One run as a real network leaves it: nobody knows the groups, and a node was lost."""
+    folder = write_run(
+        runs, "flameche", 0, name="sites", dataset="own", setting="network", ari=None, ari_final=None, k=3,
+        device="network", assignment=[0, 0, 1, 1, 2, 2],
+    )  # fmt: skip
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for record in rounds:
+        seen = [0, 0, 1, 1, 2, 2] if record["round"] > 1 else [0, -1, 1, -1, 2, -1]
+        record |= {"ari": None, "sizes": [2, 2, 2], "assignment": seen, "exchanges": 4}
+        record["lost"] = {"4": "no answer in 30 s"} if record["round"] == 2 else {}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in rounds))
+    frame = pd.read_parquet(folder / "clients.parquet").head(6)
+    frame = frame.assign(group=-1, assignment=[0, 0, 1, 1, 2, 2], map_x=np.nan, map_y=np.nan)
+    frame.to_parquet(folder / "clients.parquet")
+    return folder

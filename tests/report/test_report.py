@@ -1,5 +1,6 @@
 """The report says what the run folders say: numbers, notes, nothing from outside, the same bytes twice."""
 
+import base64
 import csv
 import html
 import io
@@ -16,15 +17,23 @@ import pytest
 from flameche.errors import StoreError
 from flameche.report import find_runs, summary_table, write_report
 from flameche.report.canvas import to_svg
+from flameche.report.details import LETTERS, MISSING, SCALE
 from flameche.report.figures import curves
 from flameche.report.formats import Cell, Column, Table, human_bytes, human_seconds, three_digits
+from flameche.report.markup import show
 from flameche.report.matching import Clusters, match_clusters
-from flameche.report.tables import bytes_table, cost_table, group_series, mean_cell, seconds_table, summary_of
+from flameche.report.tables import cost_table, group_series, mean_cell
 
 sys.path.insert(0, str(Path(__file__).parent))
-from synthetic_runs import CLIENTS, write_run, write_runs
+from synthetic_runs import write_network_run, write_run, write_runs
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def data_of(page: str) -> dict[str, dict[str, object]]:
+    """What the page's script draws of each run, by its address."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    return {run["id"]: run for run in json.loads(text)["runs"]}
 
 
 class Balance(HTMLParser):
@@ -82,11 +91,15 @@ def test_the_page_is_balanced_html_with_distinct_ids(page: str) -> None:
     assert found.wrong == [] and found.open == []
     assert len(found.ids) == len(set(found.ids))
     inner = {address[1:] for address in found.addresses if address.startswith("#")}
-    assert inner <= set(found.ids)
+    assert inner <= set(found.ids) | set(data_of(page))
 
 
-def test_the_page_needs_nothing_from_outside(page: str) -> None:
-    assert all(address.startswith(("#", "data:")) for address in parse(page).addresses)
+def test_the_page_needs_nothing_from_outside_and_its_links_lead_somewhere(runs: Path, page: str) -> None:
+    out = runs.parent / "out"
+    files = [address for address in parse(page).addresses if not address.startswith(("#", "data:,"))]
+    assert files and all((out / file).is_file() and ".." not in file for file in files)
+    of_runs = [file for run in data_of(page).values() for file in run.get("files", ())]
+    assert of_runs and all((out / file).is_file() for file in of_runs)
     assert all(target.startswith("#") for target in re.findall(r"url\(['\"]?([^)'\"]*)", page))
     assert "http://" not in page and "https://" not in page and "@import" not in page
 
@@ -100,32 +113,64 @@ def test_mean_and_deviation_are_those_done_by_hand(page: str) -> None:
     assert "96.00 ± 1.41" in page and "<b>96.00" not in page
 
 
-def test_every_method_has_a_row_a_section_and_a_curve(page: str) -> None:
+def test_every_method_has_a_row_a_page_for_each_run_and_a_curve(page: str) -> None:
     for label in ("FLAMECHE", "FedAvg", "Oracle"):
-        assert f"<td>{label}</td>" in page
-        assert page.count(f"<strong>{label}</strong>") == 2
+        assert re.search(rf'<th scope="row"><i class="dot"[^>]*></i>{label}</th>', page)
+        assert len(re.findall(rf'<a href="#r-[^"]*">{label}</a>', page)) == 2
+        assert sum(run["name"] == label for run in data_of(page).values()) == 2
         assert re.search(rf"<text[^>]*>{label}</text>", page)
 
 
-def test_only_the_first_flameche_run_is_open(page: str) -> None:
-    (opened,) = re.findall(r'<details class="run" id="([^"]*)" open>', page)
-    assert "flameche" in opened and opened.endswith("-0")
+def test_the_matrix_has_accuracy_and_ari_and_says_whose_is_best(page: str) -> None:
+    (matrix,) = re.findall(r'<table class="matrix">.*?</table>', page, flags=re.DOTALL)
+    assert re.search(r">FLAMECHE</th><td[^>]*><b>92\.0</b><small[^>]*>0\.90</small>", matrix)
+    assert re.search(r">Oracle</th><td[^>]*>96\.0<small[^>]*>1\.00</small>", matrix)
+    assert re.search(r">FedAvg</th><td[^>]*>71\.0<small>–</small>", matrix)
+    assert "21.0</dd>" in page and "points above FedAvg" in page  # 92 - 71
+    assert "4.0</dd>" in page and "points below Oracle" in page
+
+
+def test_curves_and_clusters_come_back_as_they_were(runs: Path, page: str) -> None:
+    (run,) = find_runs(runs / "digits-csl" / "flameche0a1b2c" / "0")
+    told = data_of(page)["r-flameche0a1b2c-0"]
+    raw = np.frombuffer(base64.b64decode(str(told["accuracy"])), "<i2")
+    known = [r.accuracy for r in run.rounds]
+    assert raw[1] == MISSING and np.isnan(known[1])
+    assert np.allclose(np.delete(raw, 1) / SCALE, np.delete(known, 1), atol=0.5 / SCALE)
+    over = []
+    for row in told["over"]:  # type: ignore[attr-defined]
+        over.append(row or over[-1])
+    assert [[LETTERS.find(letter) for letter in row] for row in over] == [
+        list(r.assignment) for r in run.rounds
+    ]
+    assert told["again"] == [3] and told["names"] == ["0", "1", "2", "3"]
 
 
 def test_unfinished_and_broken_runs_are_noted_and_left_out(page: str) -> None:
     assert "digits-csl/flameche0a1b2c/2</code>: unfinished (3 of 6 rounds)" in page
     assert "digits-csl/fedavg0a1b2c/2</code>: skipped, summary.json is not valid JSON" in page
-    assert page.count('<details class="run"') == 6
+    assert len(data_of(page)) == 6
 
 
 def test_a_method_without_clusters_says_so(page: str) -> None:
-    assert page.count("This method keeps one model for all clients") == 2
+    single = {address for address, run in data_of(page).items() if run.get("single")}
+    assert single == {"r-fedavg0a1b2c-0", "r-fedavg0a1b2c-1"}
+
+
+def test_a_run_on_a_network_has_no_groups_but_lost_nodes(tmp_path: Path) -> None:
+    write_network_run(tmp_path / "runs")
+    page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")
+    (run,) = data_of(page).values()
+    assert "groups" not in run and "ari" not in run and "x" not in run
+    assert run["final"] == "001122" and run["lost"] == [[2, "4", "no answer in 30 s"]]
+    assert "true groups" in page and "confusion" not in "".join(run["files"])  # type: ignore[arg-type]
+    assert ">nan" not in page.lower()
 
 
 def test_text_and_axes_take_the_colour_of_the_page(page: str) -> None:
-    assert "currentColor" in page and "#22262b;" in page
+    assert "currentColor" in page
     drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
-    assert len(drawings) == 2 + 2 * 6 + 2 * 4 + 2 * 1  # curves, FLAMECHE, Oracle (no map), FedAvg
+    assert len(drawings) == 2  # curves
     assert not any("#22262b" in drawing or "DejaVu" in drawing for drawing in drawings)
 
 
@@ -173,7 +218,7 @@ def test_markdown_and_tex_show_the_same_numbers(runs: Path) -> None:
 
 def test_special_letters_are_harmless_in_every_format() -> None:
     table = Table((Column("a_b", "a"),), ((Cell("<i>|&$x_1{}\\^~#%"),),))
-    assert table.html().count("<i>") == 0
+    assert show(table, "t").html.count("<i>") == 0
     assert table.markdown().splitlines()[2] == r"| &lt;i&gt;\|&amp;$x_1{}\^~#% |"
     assert (
         table.tex().splitlines()[4]
@@ -188,22 +233,20 @@ def test_names_from_runs_are_escaped(tmp_path: Path) -> None:
     page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")
     found = parse(page)
     assert found.wrong == [] and found.open == []
-    assert found.tags.count("script") == 1 and "alert(1)</script>" not in page
+    assert found.tags.count("script") == 5 and "alert(1)</script>" not in page
+    (run,) = data_of(page).values()
+    assert run["name"] == run["data"] == evil
     assert html.escape(evil) in page
     assert {path.parent for path in (tmp_path / "out").rglob("*.svg")} == {tmp_path / "out" / "figures"}
 
 
-def test_the_ledger_adds_up(runs: Path) -> None:
-    summary = summary_of(find_runs(runs / "digits-csl" / "flameche0a1b2c" / "0")[0])
-    bytes_ = bytes_table(summary, CLIENTS)
-    totals = {row[0].text: row for row in bytes_.rows if row[1].text == "total"}
-    assert (totals["up"][2].value, totals["down"][2].value) == (3_000_000, 6_000_000)
-    assert (totals["up"][2].text, totals["up"][3].text) == ("3.00 MB", "150 kB")
-    seconds = {(row[0].text, row[1].text): row for row in seconds_table(summary, CLIENTS).rows}
-    assert seconds["clients", "total"][2].text == "2.00 s"
-    assert seconds["clients", "total"][3].text == "100 ms"
-    assert seconds["server", "total"][2].text == "4.00 ms"
-    assert seconds["whole run", "wall clock"][2].text == "2.50 s"
+def test_the_ledger_is_told_whole(page: str) -> None:
+    run = data_of(page)["r-flameche0a1b2c-0"]
+    assert run["up"] == {"metadata": 400_000, "model": 2_600_000}
+    assert run["down"] == {"centroids": 1_000_000, "model": 5_000_000}
+    assert run["client"] == {"training": 1.8, "encryption": 0.2} and run["server"] == {"adding": 0.004}
+    told = {*run["facts"]}  # type: ignore[misc]
+    assert {"3.00 MB", "6.00 MB", "2.50 s", "90.00 %", "0.80", "20"} <= told
 
 
 def test_the_cost_table_splits_models_from_clustering(runs: Path) -> None:
@@ -263,7 +306,7 @@ def test_wrong_values_break_one_run_only(tmp_path: Path) -> None:
     page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")
     assert "accuracy is &#39;high&#39;, expected a number" in page
     assert "clients.parquet lacks the columns group" in page
-    assert page.count('<details class="run"') == 1
+    assert list(data_of(page)) == ["r-flameche0a1b2c-0"]
 
 
 def test_a_page_of_unfinished_runs_only_is_still_a_page(tmp_path: Path) -> None:
@@ -295,7 +338,8 @@ def test_one_round_and_missing_values_can_be_drawn(tmp_path: Path) -> None:
     frame["assignment"] = frame["assignment"].where(frame["client"] > 2, -1)
     frame.to_parquet(folder / "clients.parquet")
     page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")
-    assert "not seen" in page and "never seen" in page
+    (run,) = data_of(page).values()
+    assert str(run["final"]).startswith("...")
     assert ">nan" not in page.lower()
 
 
@@ -316,13 +360,13 @@ def test_several_settings_have_columns_and_their_own_best(tmp_path: Path) -> Non
     assert rows[3].startswith("| digits | fds | FedAvg |") and "**70.00**" in rows[3]
 
 
-def test_many_runs_keep_one_section_per_configuration(
+def test_of_many_runs_only_the_first_seed_has_figures_in_files(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flameche.report.page.MOST_SECTIONS", 5)
+    monkeypatch.setattr("flameche.report.page.MOST_DRAWN", 5)
     page = write_report(runs, tmp_path).read_text(encoding="utf-8")
-    assert page.count('<details class="run"') == 3
-    assert "3 more runs are in the tables" in page
+    assert [address[-1] for address, run in data_of(page).items() if run.get("files")] == ["0"] * 3
+    assert len(data_of(page)) == 6
 
 
 def test_clusters_take_the_colour_of_the_group_they_overlap_most() -> None:
@@ -335,7 +379,7 @@ def test_clusters_take_the_colour_of_the_group_they_overlap_most() -> None:
 def test_seeds_without_a_value_are_counted_out_loud() -> None:
     assert mean_cell([0.5, float("nan"), 0.7], 2).text == "0.60 ± 0.14 (2 of 3 seeds)"
     assert mean_cell([float("nan")], 2) == Cell("–")
-    assert mean_cell([0.5], 2) == Cell("0.50", 0.5)
+    assert mean_cell([0.5], 2) == Cell("0.50", 0.5, count=1)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def build(
         scheme=scheme,
         progress=progress,
     )
+    method, selection = build_method(experiment, world, clusters, progress)
+    timeline = timeline_of(experiment, federation, seed, device, training)
+    return Setup(federation, world, method, world.notes, timeline, selection)
+
+
+def build_method(
+    experiment: Experiment, world: World, clusters: int | None = None, progress: Progress | None = None
+) -> tuple[Method, Selection | None]:
+    """Build the method that acts in a world; also how K was chosen, where it was chosen here."""
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     most, selection = options.pop("most_clusters", 0), None
     if options.get("clusters") == "auto":
@@ -76,8 +85,7 @@ def build(
             world.notes.append(chosen_note(selection))
         options["clusters"] = clusters
     method: Method = METHODS[experiment.method.kind](world, **options)
-    timeline = timeline_of(experiment, federation, seed, device, training)
-    return Setup(federation, world, method, world.notes, timeline, selection)
+    return method, selection
 
 
 def build_world(

@@ -26,6 +26,7 @@ from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
+from flameche.methods.base import Method, World
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
 
@@ -107,12 +108,26 @@ def cluster_experiment(
 
 def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, device: str) -> dict[str, Any]:
     """Put a finished run into one flat record."""
-    ledger, method = setup.world.ledger, setup.method
+    names = setup.federation.name, setup.federation.setting
+    return record_of(experiment, seed, names, setup.world, setup.method, result, device)
+
+
+def record_of(
+    experiment: Experiment,
+    seed: int,
+    names: tuple[str, str],
+    world: World,
+    method: Method,
+    result: Result,
+    device: str,
+) -> dict[str, Any]:
+    """Put what a method did in a world into one flat record; names: of the data and the setting."""
+    ledger = world.ledger
     return {
         "method": experiment.method.kind,
         "label": method.about.title,
-        "dataset": setup.federation.name,
-        "setting": setup.federation.setting,
+        "dataset": names[0],
+        "setting": names[1],
         "seed": seed,
         "scheme": protection(experiment),
         "rounds": experiment.rounds,
@@ -135,7 +150,7 @@ def summarise(experiment: Experiment, seed: int, setup: Setup, result: Result, d
         "device": device_name(device),
         "versions": versions(packages(experiment)),
         "config_hash": config_hash(experiment),
-        "notes": [*setup.notes, *deferred_notes(experiment, ledger)],
+        "notes": [*world.notes, *deferred_notes(experiment, ledger)],
     }
 
 

@@ -1,6 +1,7 @@
 """Run folders: `<out>/<name>/<hash>/<seed>/`, written so that a kill at any moment loses nothing.
 
     config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
+    error.txt, why a sweep's run failed
     clusters.npz  models.npz, what a newcomer needs (`newcomers.py`)
     client.key, while an encrypted run lasts; key.json, the key's fingerprint
 
@@ -21,7 +22,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.errors import StoreError
+from flameche.errors import RunBusy, StoreError
 from flameche.simulation.engine import Checkpoint
 
 
@@ -34,7 +35,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path / ".lock")
         except BlockingIOError as problem:
-            raise StoreError(f"{path} is being written by another process; wait for it to end") from problem
+            raise RunBusy(f"{path} is being written by another process; wait for it to end") from problem
         except OSError as problem:
             raise StoreError(
                 f"{path} cannot be written: {problem.strerror}; choose another folder with --out"

@@ -206,7 +206,7 @@ def raster(run: Run, clusters: Clusters) -> Figure | None:
         axes.axhline(float(end) - 0.5, color=INK, linewidth=0.9)
     axes.set_yticks((ends - members / 2 - 0.5).tolist(), [short_label(name) for name in clusters.group_names])
     axes.tick_params(axis="y", length=0)
-    axes.set_ylabel("clients, by true group")
+    axes.set_ylabel("clients, by true group" if clusters.known else "clients")
     rounds_axis(axes)
     legend(
         figure,
@@ -245,7 +245,7 @@ def client_accuracy(clusters: Clusters) -> Figure | None:
     low, high = axes.get_ylim()
     room = max(0.0, 5 - (high - low)) / 2  # never magnify differences below a few percent
     axes.set_ylim(low - room, high + room)
-    axes.set_xlabel("true group")
+    axes.set_xlabel("true group" if clusters.known else "all clients")
     axes.set_ylabel("final accuracy (%)")
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.grid(axis="y")
@@ -260,18 +260,20 @@ def cluster_figures(run: Run) -> Mapping[str, tuple[str, Figure]]:
     """The figures of one run by short name, each with its caption."""
     clusters = Clusters(run)
     drawn: dict[str, tuple[str, Figure | None]] = {}
-    if clusters.several:
+    if clusters.several and clusters.known:
         drawn["map-groups"] = (
             "Clients by their metadata, coloured by true group. Shapes are true groups.",
             cluster_map(clusters, "group"),
         )
+        drawn["confusion"] = ("True groups and found clusters, in clients.", confusion(clusters))
+    if clusters.several:
         drawn["map-clusters"] = (
             "The same clients, coloured by found cluster, in the colour of the best matching group.",
             cluster_map(clusters, "cluster"),
         )
-        drawn["confusion"] = ("True groups and found clusters, in clients.", confusion(clusters))
     drawn["client-accuracy"] = (
-        "Final accuracy of each client on its test set. The bar is the mean of the group.",
+        "Final accuracy of each client on its test set. The bar is the mean"
+        f"{' of the group' if clusters.known else ''}.",
         client_accuracy(clusters),
     )
     drawn["sizes"] = ("Clients per cluster over the rounds.", sizes(run, clusters))

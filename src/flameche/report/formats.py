@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV, LaTeX and HTML, and amounts in units people read."""
+"""A table as Markdown, CSV and LaTeX, and amounts in units people read."""
 
 import csv
 import io
@@ -11,12 +11,13 @@ ABSENT = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, the number behind it (for sorting and CSV) and its spread."""
+    """What is shown, the number behind it (for sorting and CSV), its spread, of how many it is the mean."""
 
     text: str
     value: float | None = None
     spread: float | None = None
     bold: bool = False
+    count: int = 0  # unknown
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,6 @@ class Table:
         ]
         return "\n".join(lines) + "\n"
 
-    def html(self) -> str:
-        """A `<table>` whose cells carry the number to sort by."""
-        heads = "".join(
-            f'<th scope="col"{" class=num" if column.numeric else ""}>{escape(_unbroken(column.title))}</th>'
-            for column in self.columns
-        )
-        body = "\n".join(
-            "<tr>" + "".join(map(_html, row, (c.numeric for c in self.columns))) + "</tr>"
-            for row in self.rows
-        )
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        return f"<table>{caption}<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-
 
 def human_bytes(amount: float) -> str:
     """Decimal units: 1 MB = 10⁶ bytes."""
@@ -163,18 +151,3 @@ _TEX = {
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(letter, letter) for letter in text)
-
-
-def _unbroken(title: str) -> str:
-    """Narrow headings wrap between words, never inside "E-step"."""
-    return title.replace("-", "\N{NON-BREAKING HYPHEN}")
-
-
-def _html(cell: Cell, numeric: bool) -> str:
-    text = escape(cell.text)
-    if cell.bold:
-        text = f"<b>{text}</b>"
-    if not numeric:
-        return f"<td>{text}</td>"
-    value = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    return f'<td class="num"{value}>{text}</td>'

@@ -10,6 +10,8 @@ from scipy.optimize import linear_sum_assignment
 from flameche.report.canvas import CLUSTER_COLOURS, UNSEEN
 from flameche.report.runs import Run
 
+UNKNOWN = "unknown"
+
 
 def match_clusters(groups: Sequence[int], clusters: Sequence[int]) -> dict[int, int]:
     """Index each cluster by the group it overlaps most (Hungarian), the others by the next free indices."""
@@ -43,6 +45,7 @@ class Clusters:
         }
         for cluster in sorted(ever - set(self.index)):
             self.index[cluster] = max((*self.index.values(), len(names) - 1), default=-1) + 1
+        self.known = any(name != UNKNOWN for name in names)  # on a network nobody knows the true groups
         self.order = sorted(self.index, key=lambda cluster: self.index[cluster])
 
     @property
@@ -56,9 +59,9 @@ class Clusters:
 
 
 def _name(value: object) -> str:
-    """A group's name: 2 for 2.0, "unknown" for a missing one."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "unknown"
+    """A group's name: 2 for 2.0, "unknown" for a missing one or -1."""
+    if value is None or value == -1 or (isinstance(value, float) and math.isnan(value)):
+        return UNKNOWN
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -1,11 +1,8 @@
-"""One self-contained page about a folder of runs, with its tables and figures beside it."""
+"""One self-contained page about runs, with its tables and figures beside it."""
 
-import json
-import math
-import os
-import re
-import tempfile
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,243 +10,227 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from flameche.errors import StoreError
-from flameche.report import figures
-from flameche.report.canvas import inline_svg, method_colour, to_pdf, to_svg
-from flameche.report.formats import Table, human_bytes, human_seconds
-from flameche.report.matching import Clusters
-from flameche.report.runs import Run, find_runs
-from flameche.report.tables import (
-    Series,
-    bytes_table,
-    cost_table,
-    group_series,
-    seconds_table,
-    settings,
-    summary_of,
-    summary_table,
-)
+from flameche.experiments.paper import ENTRIES
+from flameche.experiments.paper.sets import SETTINGS as PAPER_SETTINGS
+from flameche.experiments.stored import Stored
+from flameche.report import beside, figures
+from flameche.report.details import Details
+from flameche.report.formats import ABSENT, Cell, Column, Table, three_digits
+from flameche.report.lines import MAIN, folder_runs, stored_runs
+from flameche.report.markup import show
+from flameche.report.overview import Matrix, Pair, ordered, tiles, title
+from flameche.report.runs import Run, Summary
+from flameche.report.shelf import Picture, Shelf
+from flameche.report.significance import JUDGED
+from flameche.report.tables import cost_table, group_series, mean_cell, summary_of, summary_table
 
-# Above this many runs only the lowest seed of each configuration is shown in full: the page must still open.
-MOST_SECTIONS = 60
-SETTINGS = {
-    "none": "no heterogeneity",
-    "csl": "concept shift on labels",
-    "fds": "feature distribution skew",
-    "csf": "concept shift on features",
-}
+# Above this many runs only the lowest seed of each configuration has figures of its own in files.
+MOST_DRAWN = 60
+SETTINGS = {"none": "no heterogeneity", "network": "a real network", **PAPER_SETTINGS}
+Progress = Callable[[str, int, int], None]
 
 
-def write_report(runs_folder: Path, out: Path) -> Path:
-    """Write `out/report.html`, `out/tables/` (md, csv, tex) and `out/figures/` (svg, pdf); return the page.
+def write_report(
+    runs: Path | None, out: Path, results: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """Write `out/report.html` about run folders, stored runs or both; return the page.
 
-    Every file appears whole or not at all, and the page comes last.
+    Beside it go `tables/` (md, csv, tex), `figures/` (svg, pdf) and, with stored runs, the paper's tables and
+    figures in `paper/`. The page comes last, whole or not at all.
     """
-    runs = find_runs(runs_folder)
-    shelf = _Shelf(out)
-    page = _render(runs, shelf)
-    return shelf.write("report.html", page)
-
-
-class _Shelf:
-    """Writes files atomically below one folder, each name once."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.taken: set[str] = set()
-
-    def write(self, name: str, content: str | bytes) -> Path:
-        """Write through a temporary neighbour, so that a reader never meets half a file."""
-        path = self.out / name
-        data = content.encode() if isinstance(content, str) else content
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as problem:
+    places = [runs] if runs is not None else []
+    stored = None
+    if results is not None:
+        if not any(results.glob("*.jsonl")):
             raise StoreError(
-                f"cannot write {path}: {problem.strerror or problem}; choose another --out folder"
-            ) from problem
-        return path
+                f"no stored runs in {results}; expected *.jsonl as `flameche reproduce` keeps them"
+            )
+        places += [folder for folder in (results / "runs",) if folder.is_dir()]
+        stored = Stored(places, [results])
+    elif runs is None:
+        raise StoreError("nothing to report on; give a runs folder, or --results")
+    book = _gather(folder_runs(places), stored)
+    return Writer(book, Shelf(out), progress or (lambda what, done, total: None)).write()
 
-    def slug(self, *parts: str) -> str:
-        """A file name from free text, distinct from all earlier ones."""
-        base = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.").lower() or "unnamed"
-        name, turn = base, 1
-        while name in self.taken:
-            turn += 1
-            name = f"{base}-{turn}"
-        self.taken.add(name)
-        return name
 
-    def table(self, name: str, table: Table) -> Markup:
-        """Keep a table in its three formats; hand its HTML to the page."""
-        self.write(f"tables/{name}.md", table.markdown())
-        self.write(f"tables/{name}.csv", table.csv())
-        self.write(f"tables/{name}.tex", table.tex())
-        return Markup(table.html())
-
-    def figure(self, name: str, figure: Figure, caption: str, *, pdf: bool = True) -> "_Picture":
-        """Keep a figure as SVG and PDF; hand its inline form to the page.
-
-        A PDF takes three times as long as an SVG (fonts), so only one seed per configuration has them.
-        """
-        svg = to_svg(figure)
-        self.write(f"figures/{name}.svg", svg)
-        if pdf:
-            self.write(f"figures/{name}.pdf", to_pdf(figure))
-        inline = inline_svg(svg, f"f{len(self.taken)}-{_short(name)}", caption)
-        return _Picture(Markup(inline), caption)
+def usual_places() -> tuple[Path | None, Path | None]:
+    """Where runs and stored runs are if nobody says so: ./runs, and ./results if it has lines."""
+    runs, results = Path("runs"), Path("results")
+    kept = results if any(results.glob("*.jsonl")) else None
+    return (runs if runs.is_dir() or kept is None else None), kept
 
 
 @dataclass(frozen=True)
-class _Picture:
-    svg: Markup
-    caption: str
+class Book:
+    """What is reported on: finished runs, those of them that compare methods, and what is in no table."""
+
+    finished: list[Run]
+    compared: list[Run]
+    unfinished: list[Run]
+    broken: list[Run]
+    stored: Stored | None
 
 
-def _render(runs: Sequence[Run], shelf: _Shelf) -> str:
-    finished = [run for run in runs if run.summary]
-    series = group_series(finished)
-    if finished:
-        shelf.table(shelf.slug("summary"), summary_table(finished))
-        shelf.table(shelf.slug("costs"), cost_table(finished))
-    sections = [_section(run, one, shelf) for one, run in _detailed(series, len(finished))]
-    opened = next((s for s in sections if s["method"] == "flameche"), None)
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(
-        resources.files("flameche.report").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    return template.render(
-        facts=_facts(finished, series),
-        settings=[_setting(pair, finished, shelf) for pair in settings(finished)],
-        sections=[{**section, "open": section is opened} for section in sections],
-        left_out=len(finished) - len(sections),
-        unfinished=[run for run in runs if run.status == "unfinished"],
-        broken=[run for run in runs if run.status == "broken"],
+def _gather(folders: Sequence[Run], stored: Stored | None) -> Book:
+    known = [] if stored is None else stored_runs(stored, folders)
+    taken = {run.folder for run in known}
+    own = [run for run in folders if run.summary and run.folder not in taken]
+    finished = [*own, *known]
+    return Book(
+        finished,
+        [run for run in finished if run.table in ("", *MAIN)],
+        [run for run in folders if run.status == "unfinished"],
+        [run for run in folders if run.status == "broken"],
+        stored,
     )
 
 
-def _detailed(series: Sequence[Series], runs: int) -> list[tuple[Series, Run]]:
-    return [(one, run) for one in series for run in (one.runs if runs <= MOST_SECTIONS else one.runs[:1])]
+class Writer:
+    """Draws the parts of a page one after another, and tells how far it is."""
+
+    def __init__(self, book: Book, shelf: Shelf, progress: Progress) -> None:
+        self.book, self.shelf, self.progress = book, shelf, progress
+        self.series = group_series(book.compared)
+        self.pairs = ordered({(s.first.dataset, s.first.setting) for s in self.series})
+        self.entries = beside.names() if book.stored is not None else []
+        self.done = 0
+
+    def write(self) -> Path:
+        """Write all files, the page last."""
+        finished, compared = self.book.finished, self.book.compared
+        if finished:
+            self.shelf.table(self.shelf.slug("summary"), summary_table(compared))
+            self.shelf.table(self.shelf.slug("costs"), cost_table(compared))
+        places = {pair: f"s-{self.shelf.slug(*pair)}" for pair in self.pairs}
+        sections = [self._paper(name) for name in self.entries]
+        counted = [s for s in sections if s.printed]
+        judged = (sum(s.different for s in counted), sum(s.judged for s in counted)) if sections else None
+        matrix = Matrix(compared)
+        details, runs = self._runs()
+        web = resources.files("flameche.report").joinpath("web")
+        environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        template = environment.from_string(web.joinpath("page.html").read_text(encoding="utf-8"))
+        page = template.render(
+            style=Markup(web.joinpath("page.css").read_text(encoding="utf-8")),
+            scripts=[
+                Markup(web.joinpath(name).read_text(encoding="utf-8"))
+                for name in ("tables.js", "charts.js", "runs.js")
+            ],
+            data=Markup(details.json()),
+            tiles=tiles(finished, matrix, judged) if finished else [],
+            matrix=matrix.html(places) if compared else None,
+            paper=sections,
+            judged=JUDGED,
+            settings=[self._setting(pair, places[pair]) for pair in self.pairs],
+            runs=runs,
+            unfinished=self.book.unfinished,
+            broken=self.book.broken,
+        )
+        return self.shelf.write("report.html", page)
+
+    def _step(self, what: str) -> None:
+        self.done += 1
+        self.progress(what, self.done, len(self.entries) + len(self.pairs) + 1)
+
+    def _paper(self, name: str) -> beside.Section:
+        assert self.book.stored is not None
+        self._step(name)
+        return beside.section(ENTRIES[name], self.book.stored, self.shelf)
+
+    def _setting(self, pair: Pair, place: str) -> dict[str, Any]:
+        dataset, setting = pair
+        self._step(f"{dataset} {setting}")
+        mine = [r for r in self.book.compared if (summary_of(r).dataset, summary_of(r).setting) == pair]
+        series, name = group_series(mine), place.removeprefix("s-")
+        files = self.shelf.table(name, summary_table(mine))
+        pictures: list[Picture] = []
+        several = any(len(one.runs) > 1 for one in series)
+        band = "; line: mean of the seeds, band: lowest to highest" if several else ""
+        for what, words in (
+            ("accuracy", "Accuracy over the rounds"),
+            ("ari", "Agreement of clusters and true groups (ARI) over the rounds"),
+        ):
+            drawn = figures.curves(series, "accuracy" if what == "accuracy" else "ari")
+            if drawn is not None:
+                pictures.append(self.shelf.figure(f"{name}-{what}", drawn, f"{words}{band}."))
+        label = f"{title(dataset)}, {setting}"
+        ledger = any(summary_of(run).ledger.up for run in mine)
+        return {
+            "id": place,
+            "title": label,
+            "meaning": SETTINGS.get(setting.lower(), ""),
+            "table": show(summary_table(mine), label).html,
+            "costs": show(cost_table(mine), f"{label}: costs").html if ledger else None,
+            "pictures": pictures,
+            "files": files,
+        }
+
+    def _runs(self) -> tuple[Details, dict[str, Any]]:
+        """Describe every run, and list them."""
+        self._step("runs")
+        names = {id(run): one.name for one in self.series for run in one.runs}
+        first = {id(one.runs[0]) for one in self.series}
+        few = len(self.book.finished) <= MOST_DRAWN
+        details, rows, addresses = Details(), [], []
+        tabled = any(run.table for run in self.book.finished)
+        for run in self._in_order():
+            summary = summary_of(run)
+            name = names.get(id(run), summary.label)
+            address = self.shelf.slug("r", *run.folder.parts[-2:])
+            files: list[str] = []
+            if run.clients is not None and (few or id(run) in first):
+                for short, (_, figure) in figures.cluster_figures(run).items():
+                    files += self.shelf.drawing(f"{address}-{short}", figure, pdf=id(run) in first)
+            details.add(run, address, name, files)
+            rows.append(_row(run, summary, name, tabled))
+            addresses.append(f"#{address}")
+        table = Table(_columns(tabled), tuple(rows))
+        shown = show(table, "all runs", link=lambda number: addresses[number]).html if rows else None
+        files_ = self.shelf.table(self.shelf.slug("runs"), table) if rows else ()
+        return details, {"table": shown, "files": files_, "count": len(rows)}
+
+    def _in_order(self) -> list[Run]:
+        place = {pair: number for number, pair in enumerate(self.pairs)}
+        series = sorted(self.series, key=lambda one: place[one.first.dataset, one.first.setting])
+        compared = [run for one in series for run in one.runs]
+        there = {id(run) for run in compared}
+        return [*compared, *(run for run in self.book.finished if id(run) not in there)]
 
 
-def _facts(finished: Sequence[Run], series: Sequence[Series]) -> list[str]:
-    methods = {one.first.method for one in series}
-    seeds = {summary_of(run).seed for run in finished}
-    schemes = {one.first.scheme for one in series}
-    return [
-        _count(len(finished), "finished run"),
-        _count(len(methods), "method"),
-        _count(len(schemes), "scheme"),
-        _count(len(seeds), "seed"),
-    ]
+def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...]:
+    def amount(value: float) -> Cell:
+        return Cell(ABSENT) if value != value else Cell(three_digits(value), value)
 
-
-def _setting(pair: tuple[str, str], finished: Sequence[Run], shelf: _Shelf) -> dict[str, Any]:
-    dataset, setting = pair
-    mine = [run for run in finished if (summary_of(run).dataset, summary_of(run).setting) == pair]
-    series = group_series(mine)
-    name = shelf.slug(dataset, setting)
-    pictures = []
-    band = (
-        "; line: mean of the seeds, band: lowest to highest" if any(len(s.runs) > 1 for s in series) else ""
+    return (
+        Cell(name),
+        Cell(title(summary.dataset)),
+        Cell(summary.setting),
+        Cell(str(summary.seed), summary.seed),
+        mean_cell([100 * summary.accuracy], 2),
+        mean_cell([summary.ari], 2),
+        mean_cell([summary.dbi], 2),
+        amount(summary.bytes_up / 1e6),
+        amount(summary.bytes_down / 1e6),
+        amount(summary.wall_s),
+        Cell(summary.scheme),
+        *([Cell(run.table or "–")] if tabled else []),
     )
-    for what, title in (
-        ("accuracy", "Accuracy over the rounds"),
-        ("ari", "Agreement of clusters and true groups (ARI) over the rounds"),
-    ):
-        drawn = figures.curves(series, "accuracy" if what == "accuracy" else "ari")
-        if drawn is not None:
-            pictures.append(shelf.figure(f"{name}-{what}", drawn, f"{title}{band}."))
-    return {
-        "id": f"s-{name}",
-        "dataset": dataset,
-        "setting": setting,
-        "meaning": SETTINGS.get(setting.lower(), ""),
-        "table": shelf.table(name, summary_table(mine)),
-        "costs": Markup(cost_table(mine).html()),
-        "pictures": pictures,
-    }
 
 
-def _section(run: Run, series: Series, shelf: _Shelf) -> dict[str, Any]:
-    summary = summary_of(run)
-    name = shelf.slug(summary.dataset, summary.setting, summary.label, *run.folder.parts[-2:])
-    clients = 0 if run.clients is None else len(run.clients)
-    numbers = [
-        ("accuracy", f"{100 * summary.accuracy:.2f} %", summary.accuracy),
-        ("ARI", f"{summary.ari:.2f}", summary.ari),
-        ("ARI, final E-step", f"{summary.ari_final:.2f}", summary.ari_final),
-        ("DBI", f"{summary.dbi:.2f}", summary.dbi),
-        ("CH", f"{summary.ch:.1f}", summary.ch),
-        ("up", human_bytes(summary.bytes_up), summary.bytes_up),
-        ("down", human_bytes(summary.bytes_down), summary.bytes_down),
-        ("wall clock", human_seconds(summary.wall_s), summary.wall_s),
-    ]
-    facts = [(key, text) for key, text, value in numbers if not math.isnan(value)]
-    facts += [("clusters", summary.k)] if summary.k else []
-    facts += [("clients", str(clients))] if clients else []
-    facts += [("rounds", str(summary.rounds))] if summary.rounds else []
-    facts += [("device", summary.device)] if summary.device else []
-    ledger = summary.ledger
-    return {
-        "id": f"r-{name}",
-        "method": summary.method,
-        "colour": method_colour(summary.method),
-        "title": series.name,
-        "where": f"{summary.dataset}, {summary.setting}",
-        "scheme": summary.scheme,
-        "seed": summary.seed,
-        "place": run.place,
-        "facts": facts,
-        "notes": [*summary.notes, *([f"This run is {run.note}."] if run.note else []), *_disagreements(run)],
-        "pictures": [
-            shelf.figure(f"{name}-{short}", figure, caption, pdf=run is series.runs[0])
-            for short, (caption, figure) in figures.cluster_figures(run).items()
-        ],
-        "clustered": Clusters(run).several,
-        "bytes": Markup(bytes_table(summary, clients).html()),
-        "seconds": Markup(seconds_table(summary, clients).html()),
-        "tuning": ledger.tuning_runs,
-        "oracle": ledger.oracle_knowledge,
-        "config": run.config_text,
-        "environment": [(key, _flat(value)) for key, value in run.environment.items()],
-    }
-
-
-def _disagreements(run: Run) -> list[str]:
-    """The ledger's kinds must add up to the totals of the summary."""
-    summary = summary_of(run)
-    found = []
-    for direction, kinds, stated in (
-        ("up", summary.ledger.up, summary.bytes_up),
-        ("down", summary.ledger.down, summary.bytes_down),
-    ):
-        total = math.fsum(kinds.values())
-        if kinds and not math.isnan(stated) and round(total) != round(stated):
-            found.append(
-                f"The ledger adds up to {total:.0f} bytes {direction}, the summary says {stated:.0f}."
-            )
-    return found
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _short(name: str) -> str:
-    return name.rsplit("-", 1)[-1]
-
-
-def _flat(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def _columns(tabled: bool) -> tuple[Column, ...]:
+    return (
+        Column("Run", "method"),
+        Column("Data", "dataset"),
+        Column("Setting", "setting"),
+        Column("Seed", "seed", numeric=True),
+        Column("Accuracy, %", "accuracy_percent", numeric=True),
+        Column("ARI", "ari", numeric=True),
+        Column("DBI", "dbi", numeric=True),
+        Column("MB up", "mb_up", numeric=True),
+        Column("MB down", "mb_down", numeric=True),
+        Column("Seconds", "seconds", numeric=True),
+        Column("Scheme", "scheme"),
+        *([Column("Table", "table")] if tabled else []),
+    )

@@ -33,6 +33,7 @@ class Round:
     sizes: tuple[int, ...]
     assignment: tuple[int, ...]
     reclustered: bool
+    lost: Mapping[str, str] = field(default_factory=dict)  # nodes of a network, and why
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Run:
     clients: pd.DataFrame | None = None
     summary: Summary | None = None
     note: str = ""
+    table: str = ""  # of the paper, to which a stored run belongs
+    command: str = ""  # that plays it again, with --seed
 
     @property
     def place(self) -> str:
@@ -117,12 +120,12 @@ def read_run(folder: Path) -> Run:
         return _read(folder)
     except OSError as problem:
         return Run(folder, "broken", note=f"cannot be read: {problem.strerror or problem}")
-    except _Broken as problem:
+    except Broken as problem:
         return Run(folder, "broken", note=str(problem))
 
 
-class _Broken(Exception):
-    """A file of one run is damaged."""
+class Broken(Exception):
+    """What is stored of one run is damaged."""
 
 
 def _run_folders(folder: Path, depth: int) -> list[Path]:
@@ -158,7 +161,7 @@ def _read(folder: Path) -> Run:
         try:
             config = tomllib.loads(config_text)
         except tomllib.TOMLDecodeError as problem:
-            raise _Broken(f"config.toml is not valid TOML: {problem}") from problem
+            raise Broken(f"config.toml is not valid TOML: {problem}") from problem
     else:
         missing.append("config.toml")
     finished = (folder / "summary.json").is_file()
@@ -171,7 +174,7 @@ def _read(folder: Path) -> Run:
         planned = config.get("rounds")
         note = f"unfinished ({len(rounds)} of {planned if isinstance(planned, int) else '?'} rounds)"
         return Run(folder, "unfinished", config_text, config, rounds=rounds, note=note)
-    summary = _summary(_json(_text(folder / "summary.json"), "summary.json"))
+    summary = parse_summary(_json(_text(folder / "summary.json"), "summary.json"))
     environment: dict[str, Any] = {}
     if (folder / "environment.json").is_file():
         environment = _table(
@@ -192,14 +195,14 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
-        raise _Broken(f"{path.name} is not UTF-8 text") from problem
+        raise Broken(f"{path.name} is not UTF-8 text") from problem
 
 
 def _json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as problem:
-        raise _Broken(f"{name} is not valid JSON: {problem}") from problem
+        raise Broken(f"{name} is not valid JSON: {problem}") from problem
 
 
 def _rounds(text: str, finished: bool) -> tuple[Round, ...]:
@@ -218,6 +221,7 @@ def _rounds(text: str, finished: bool) -> tuple[Round, ...]:
                 sizes=_wholes(values, "sizes", name),
                 assignment=_wholes(values, "assignment", name),
                 reclustered=bool(values.get("reclustered")),
+                lost={str(node): str(why) for node, why in _table(values.get("lost") or {}, name).items()},
             )
         )
     return tuple(rounds)
@@ -227,20 +231,20 @@ def _clients(path: Path) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(path)
     except Exception as problem:  # pyarrow raises many kinds; all mean that the file is damaged
-        raise _Broken("clients.parquet is not a readable Parquet file") from problem
+        raise Broken("clients.parquet is not a readable Parquet file") from problem
     lacking = [name for name in CLIENT_COLUMNS if name not in frame.columns]
     if lacking:
-        raise _Broken(f"clients.parquet lacks the columns {', '.join(lacking)}")
+        raise Broken(f"clients.parquet lacks the columns {', '.join(lacking)}")
     return frame
 
 
-def _summary(content: Any) -> Summary:
-    name = "summary.json"
+def parse_summary(content: Any, name: str = "summary.json") -> Summary:
+    """Check a summary, or the like of one."""
     values = _table(content, name)
     lacking = [key for key in ("method", "dataset", "setting", "seed") if values.get(key) is None]
     if lacking:
-        raise _Broken(f"summary.json lacks {', '.join(lacking)}")
-    ledger = _table(values.get("ledger") or {}, "summary.json ledger")
+        raise Broken(f"{name} lacks {', '.join(lacking)}")
+    ledger = _table(values.get("ledger") or {}, f"{name} ledger")
     per_round = values.get("accuracy_per_round") or []
     return Summary(
         method=str(values["method"]),
@@ -278,7 +282,7 @@ def _summary(content: Any) -> Summary:
 
 def _table(content: Any, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise _Broken(f"{name} holds a {type(content).__name__}, expected an object")
+        raise Broken(f"{name} holds a {type(content).__name__}, expected an object")
     return content
 
 
@@ -287,21 +291,21 @@ def _number(values: Mapping[str, Any], key: str, name: str) -> float:
     if value is None:
         return NAN
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Broken(f"{name}: {key} is {value!r}, expected a number")
+        raise Broken(f"{name}: {key} is {value!r}, expected a number")
     return float(value)
 
 
 def _whole(values: Mapping[str, Any], key: str, name: str) -> int:
     value = values.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _Broken(f"{name}: {key} is {value!r}, expected a whole number")
+        raise Broken(f"{name}: {key} is {value!r}, expected a whole number")
     return value
 
 
 def _wholes(values: Mapping[str, Any], key: str, name: str) -> tuple[int, ...]:
     value = values.get(key) or []
     if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-        raise _Broken(f"{name}: {key} is not a list of whole numbers")
+        raise Broken(f"{name}: {key} is not a list of whole numbers")
     return tuple(value)
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report: quality and cost of every configuration, the ledger of one run.
+"""The tables of a report: quality and cost of every configuration.
 
 One row is one configuration: its seeds are averaged, mean ± standard deviation with n - 1 in the denominator.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flameche.report.formats import ABSENT, Cell, Column, Table, human_bytes, human_seconds, three_digits
+from flameche.report.formats import ABSENT, Cell, Column, Table, three_digits
 from flameche.report.runs import Run, Summary
 
 
@@ -150,37 +150,6 @@ def cost_table(runs: Iterable[Run]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def bytes_table(summary: Summary, clients: int) -> Table:
-    """One run's bytes by direction and kind, in total and per client."""
-    rows: list[tuple[Cell, ...]] = []
-    for direction, kinds, stated in (
-        ("up", summary.ledger.up, summary.bytes_up),
-        ("down", summary.ledger.down, summary.bytes_down),
-    ):
-        rows += [_amount(direction, kind, amount, clients, human_bytes) for kind, amount in kinds.items()]
-        total = math.fsum(kinds.values()) if kinds else stated
-        rows.append(_amount(direction, "total", total, clients, human_bytes, bold=True))
-    return Table(_amount_columns("Direction", "Kind", "bytes"), tuple(rows), "Bytes sent")
-
-
-def seconds_table(summary: Summary, clients: int) -> Table:
-    """One run's seconds by side and part, in total and per client."""
-    rows: list[tuple[Cell, ...]] = []
-    ledger = summary.ledger
-    for side, parts in (
-        ("clients", ledger.client_seconds),
-        ("server", ledger.server_seconds),
-        ("whole run", summary.seconds),
-    ):
-        share = clients if side == "clients" else 0
-        rows += [_amount(side, part, amount, share, human_seconds) for part, amount in parts.items()]
-        if parts:
-            rows.append(_amount(side, "total", math.fsum(parts.values()), share, human_seconds, bold=True))
-    if not math.isnan(summary.wall_s):
-        rows.append(_amount("whole run", "wall clock", summary.wall_s, 0, human_seconds, bold=True))
-    return Table(_amount_columns("Side", "Part", "seconds"), tuple(rows), "Time spent")
-
-
 def mean_cell(
     values: Sequence[float], digits: int | None, *, spread: bool = True, bold: bool = False
 ) -> Cell:
@@ -200,29 +169,13 @@ def mean_cell(
         text += f" ± {_decimals(sd, digits)}"
     if len(present) < len(values):
         text += f" ({len(present)} of {len(values)} seeds)"
-    return Cell(text, mean, sd if spread else None, bold)
-
-
-def _amount(
-    side: str, kind: str, amount: float, clients: int, unit: Callable[[float], str], *, bold: bool = False
-) -> tuple[Cell, ...]:
-    share = Cell(unit(amount / clients), amount / clients, bold=bold) if clients else Cell(ABSENT)
-    return Cell(side), Cell(kind, bold=bold), Cell(unit(amount), amount, bold=bold), share
-
-
-def _amount_columns(side: str, kind: str, unit: str) -> tuple[Column, ...]:
-    return (
-        Column(side, side.lower()),
-        Column(kind, kind.lower()),
-        Column("Total", unit, numeric=True),
-        Column("Per client", f"{unit}_per_client", numeric=True),
-    )
+    return Cell(text, mean, sd if spread else None, bold, len(present))
 
 
 def _decimals(value: float, digits: int | None) -> str:
     if digits is None:
         return three_digits(value) if 0 < abs(value) < 0.995 else f"{value:.2f}"
-    return f"{value:.{digits}f}"
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no -0.00
 
 
 def _percent(summary: Summary) -> float:

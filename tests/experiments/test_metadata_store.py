@@ -1,15 +1,10 @@
-"""What the scripts in experiments/ take for granted."""
-
-import sys
-from pathlib import Path
+"""Metadata kept in a folder, and worlds built around them."""
 
 import numpy as np
 
 from flameche.experiments.build import build
 from flameche.experiments.config import parse_experiment
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from metadata_cache import metadata_of, without_labels, world_of
+from flameche.experiments.metadata_store import metadata_of, without_labels, world_of
 
 DATA = {"clients": 12, "groups": 3, "per_label": 6, "heterogeneity": "csf", "label_skew": True}
 

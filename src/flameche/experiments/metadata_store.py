@@ -1,21 +1,30 @@
-"""Keeps extracted metadata in a folder: tables over many rules extract them once and load no images."""
+"""Keeps extracted metadata in a folder: clusterings of the same clients extract them once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flameche.experiments.build import extract_metadata, load_federation
 from flameche.experiments.config import Experiment
-from flameche.experiments.keys import make_scheme_for
+from flameche.experiments.extraction import Progress
+from flameche.experiments.keys import key_notes, make_scheme_for
+from flameche.experiments.protection import protection_notes
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
 from flameche.rng import stream
+from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.none import NoTrainer
+
+Groups = NDArray[np.int64]
 
 
 def key_of(experiment: Experiment, seed: int) -> str:
@@ -29,18 +38,29 @@ def key_of(experiment: Experiment, seed: int) -> str:
 
 
 def metadata_of(
-    experiment: Experiment, seed: int, device: str, folder: Path | None
-) -> tuple[Metadata, np.ndarray]:
+    experiment: Experiment,
+    seed: int,
+    device: str,
+    folder: Path | None,
+    progress: Progress | None = None,
+) -> tuple[Metadata, Groups]:
     """Read metadata and true groups [C] from the folder, or extract them and leave them there."""
     file = folder and folder / f"{key_of(experiment, seed)}.npz"
     if file and file.exists():
-        held = np.load(file)
-        return Metadata(held["phi"], held["counts"]), held["group"]
+        try:
+            with np.load(file) as held:
+                return Metadata(held["phi"], held["counts"]), held["group"]
+        except (ValueError, OSError, KeyError, BadZipFile):  # it can be made again
+            file.unlink(missing_ok=True)
     federation, _ = load_federation(experiment, seed)
-    metadata = extract_metadata(experiment, federation, seed, device)
+    prepare_torch(device, experiment.training.threads or usable_cores())
+    metadata = extract_metadata(experiment, federation, seed, device, progress)
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, phi=metadata.phi, counts=metadata.counts, group=federation.group)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        with part.open("wb") as out:
+            np.savez(out, phi=metadata.phi, counts=metadata.counts, group=federation.group)
+        part.replace(file)
     return metadata, federation.group
 
 
@@ -56,24 +76,26 @@ def without_labels(metadata: Metadata, seed: int, missing: int) -> Metadata:
     return Metadata(metadata.phi * kept[:, :, None], metadata.counts * kept)
 
 
-def world_of(experiment: Experiment, seed: int, metadata: Metadata, group: np.ndarray) -> World:
+def world_of(experiment: Experiment, seed: int, metadata: Metadata, group: Groups) -> World:
     """Build the world of an experiment's clustering half around metadata that are known."""
     clients = len(metadata)
-    ledger = Ledger(clients)
 
-    def images() -> None:
+    def images() -> Any:
         raise RuntimeError("only metadata are known here")
 
-    return World(
+    scheme = make_scheme_for(experiment)
+    world = World(
         clients=clients,
         rounds=experiment.rounds,
         seed=seed,
         trainer=NoTrainer(metadata.counts.sum(axis=1)),
-        ledger=ledger,
-        scheme=make_scheme_for(experiment),
+        ledger=Ledger(clients),
+        scheme=scheme,
         min_cluster=experiment.scheme.least,
         extract=lambda: metadata,
         samples=images,
         group=group,
         known_metadata=metadata,
     )
+    world.notes.extend([*protection_notes(experiment), *key_notes(experiment.scheme, scheme)])
+    return world

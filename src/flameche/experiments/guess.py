@@ -1,0 +1,74 @@
+"""How long runs take: from the walls of stored runs of the same kind, or a guess that says so."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flameche.experiments.paper.plan import Planned
+from flameche.experiments.paper.sets import SETS
+from flameche.experiments.stored import Line, trained
+
+# Seconds of a hundred rounds of training, guessed: one core, or a GPU shared by a few processes.
+TRAINING = {
+    "cpu": {"lenet5": 450.0, "resnet18": 300_000.0, "small-cnn": 60.0},
+    "cuda": {"lenet5": 50.0, "resnet18": 100.0, "small-cnn": 20.0},
+}
+CLUSTERING = {
+    "cpu": {"lenet5": 10.0, "resnet18": 150.0, "small-cnn": 1.0},
+    "cuda": {"lenet5": 5.0, "resnet18": 10.0, "small-cnn": 1.0},
+}
+TIMES = {"ifca": 3.0, "stocfl": 1.4, "fesem": 1.3, "fedgroup": 1.1}  # what methods take beside FedAvg
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Seconds of one run, and whether stored runs say so."""
+
+    seconds: float
+    measured: bool
+
+
+def weight(run: Planned) -> float:
+    """Weigh a run against others: its guessed seconds on a GPU."""
+    return guessed(run, "cuda")
+
+
+def guessed(run: Planned, device: str) -> float:
+    """Guess a run's seconds without having seen any."""
+    net, experiment = SETS[run.dataset].net, run.experiment
+    if not run.training:
+        return CLUSTERING[device][net]
+    return TRAINING[device][net] * experiment.rounds / 100 * TIMES.get(experiment.method.kind, 1.0)
+
+
+class Clock:
+    """What stored runs took on this kind of device."""
+
+    def __init__(self, lines: Iterable[Line], device: str) -> None:
+        self.device = device
+        self._walls: dict[tuple[str, ...], list[float]] = {}
+        for line in lines:
+            on = "cpu" if str(line.get("device", "")).startswith("cpu") else "cuda"
+            wall, rounds = line.get("wall_s"), line.get("rounds") or 100
+            if on == device and wall and line.get("dataset") in SETS and line.get("method"):
+                whole = wall * 100 / rounds if trained(line) else wall
+                net = SETS[line["dataset"]].net
+                for key in self._keys(line["dataset"], net, line["method"], trained(line)):
+                    self._walls.setdefault(key, []).append(whole)
+
+    @staticmethod
+    def _keys(dataset: str, net: str, method: str, training: bool) -> Sequence[tuple[str, ...]]:
+        kind = "trained" if training else "clustered"
+        return (kind, dataset, method), (kind, net, method), (kind, net)
+
+    def tell(self, run: Planned) -> Guess:
+        """Estimate a run's seconds by the nearest kind of run that was seen."""
+        net = SETS[run.dataset].net
+        for key in self._keys(run.dataset, net, run.method, run.training):
+            if key in self._walls:
+                share = run.experiment.rounds / 100 if run.training else 1.0
+                times = TIMES.get(run.method, 1.0) if len(key) == 2 else 1.0
+                return Guess(statistics.median(self._walls[key]) * share * times, True)
+        return Guess(guessed(run, self.device), False)

@@ -1,0 +1,199 @@
+"""What a reader sees first: a few numbers, and methods by sets and settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+from flameche.experiments.paper.sets import SETS, SETTINGS
+from flameche.report.formats import ABSENT, human_seconds
+from flameche.report.markup import NOT_RUN, dot
+from flameche.report.runs import Run
+from flameche.report.tables import Series, group_series, mean_cell, summary_of
+
+Pair = tuple[str, str]  # set and setting
+FOUND = 0.995  # an ARI that is printed as 1.00
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number, what it is, and what to know of it."""
+
+    number: str
+    what: str
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none."""
+
+    accuracy: float
+    ari: float
+    told: str
+
+
+class Matrix:
+    """Methods by sets and settings: accuracy and ARI, means over the seeds."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self.series = group_series(runs)
+        self.pairs = ordered({(s.first.dataset, s.first.setting) for s in self.series})
+        self.rows: dict[str, dict[Pair, Score]] = {}
+        self.methods: dict[str, str] = {}
+        for one in self.series:
+            name = self._name(one)
+            self.methods[name] = one.first.method
+            self.rows.setdefault(name, {})[one.first.dataset, one.first.setting] = _score(one)
+
+    def _name(self, one: Series) -> str:
+        """Name the scheme too where a method ran under several."""
+        schemes = {
+            other.first.scheme
+            for other in self.series
+            if other.name == one.name
+            and (other.first.dataset, other.first.setting) == (one.first.dataset, one.first.setting)
+        }
+        return f"{one.name}, {one.first.scheme}" if len(schemes) > 1 else one.name
+
+    def html(self, places: Mapping[Pair, str]) -> Markup:
+        """Write it; `places`: where the page has more of each set and setting."""
+        sets: dict[str, int] = {}
+        for dataset, _ in self.pairs:
+            sets[dataset] = sets.get(dataset, 0) + 1
+        above = "".join(
+            f'<th scope="colgroup" colspan="{span}" class="group">{escape(title(dataset))}</th>'
+            for dataset, span in sets.items()
+        )
+        first = {next(pair for pair in self.pairs if pair[0] == dataset) for dataset in sets}
+        below = "".join(
+            f'<th scope="col" class="num{" first" if pair in first else ""}">'
+            f'<a href="#{places[pair]}" title="{escape(SETTINGS.get(pair[1], pair[1]))}">'
+            f"{escape(pair[1])}</a></th>"
+            for pair in self.pairs
+        )
+        body = "\n".join(
+            f'<tr><th scope="row">{dot(self.methods[name], name)}{escape(name)}</th>'
+            + "".join(self._cell(name, pair, pair in first) for pair in self.pairs)
+            + "</tr>"
+            for name in self.rows
+        )
+        return Markup(
+            '<div class="scroll" tabindex="0" role="region" aria-label="Methods by sets and settings">'
+            f'<table class="matrix"><thead><tr class="groups"><td></td>{above}</tr>'
+            f'<tr><th scope="col">Method</th>{below}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+        )
+
+    def _cell(self, name: str, pair: Pair, first: bool) -> str:
+        score = self.rows[name].get(pair)
+        edge = " first" if first else ""
+        if score is None:
+            return f'<td class="num none{edge}">{NOT_RUN}</td>'
+        accuracy = ABSENT if math.isnan(score.accuracy) else f"{score.accuracy:.1f}"
+        if accuracy != ABSENT and self.methods[name] != "oracle" and accuracy == self._best(pair):
+            accuracy = f"<b>{accuracy}</b>"
+        known = not math.isnan(score.ari)
+        ari = mean_cell([score.ari], 2).text
+        value = "" if math.isnan(score.accuracy) else f' data-value="{score.accuracy:.6g}"'
+        level = f' style="--a:{min(max(score.ari, 0.0), 1.0):.2f}"' if known else ""
+        return (
+            f'<td class="num score{edge}"{value} title="{escape(score.told)}">{accuracy}'
+            f"<small{level}>{ari}</small></td>"
+        )
+
+    def _best(self, pair: Pair) -> str:
+        scores = [
+            row[pair].accuracy
+            for name, row in self.rows.items()
+            if pair in row and self.methods[name] != "oracle" and not math.isnan(row[pair].accuracy)
+        ]
+        return f"{max(scores):.1f}" if len(scores) > 1 else ""
+
+    def own(self) -> str | None:
+        """Name FLAMECHE's row, the one that can be compared with the bounds in most places."""
+        rows = [name for name in self.rows if self.methods[name] == "flameche"]
+
+        def compared(name: str) -> tuple[int, int]:
+            return len(self.gap(name, "fedavg")) + len(self.gap(name, "oracle")), len(self.rows[name])
+
+        return max(rows, key=compared, default=None)
+
+    def gap(self, name: str, method: str) -> list[float]:
+        """By how many points of accuracy a row is above another method's, place by place."""
+        other = next((row for row in self.rows if self.methods[row] == method), None)
+        if other is None:
+            return []
+        gaps = [
+            self.rows[name][pair].accuracy - self.rows[other][pair].accuracy
+            for pair in self.rows[name]
+            if pair in self.rows[other]
+        ]
+        return [gap for gap in gaps if not math.isnan(gap)]
+
+
+def title(dataset: str) -> str:
+    """A set's name as it is printed."""
+    return SETS[dataset].title if dataset in SETS else dataset
+
+
+def ordered(pairs: Iterable[Pair]) -> list[Pair]:
+    """The paper's order, then by name."""
+    sets, settings = list(SETS), list(SETTINGS)
+
+    def key(pair: Pair) -> tuple[int, str, int, str]:
+        dataset, setting = pair
+        return (
+            sets.index(dataset) if dataset in sets else len(sets),
+            dataset,
+            settings.index(setting) if setting in settings else len(settings),
+            setting,
+        )
+
+    return sorted(pairs, key=key)
+
+
+def tiles(runs: Sequence[Run], matrix: Matrix, compared: tuple[int, int] | None) -> list[Tile]:
+    """The headline: how many runs, whether the groups were found, accuracy beside the bounds, the paper."""
+    found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _about(runs))]
+    if name := matrix.own():
+        known = [score.ari for score in matrix.rows[name].values() if not math.isnan(score.ari)]
+        if known:
+            right = sum(value >= FOUND for value in known)
+            what = "setting" if len(known) == 1 else "settings"
+            found.append(Tile(f"{right} of {len(known)}", what, f"in which {name} finds all groups"))
+        for method, bound in (("fedavg", "FedAvg"), ("oracle", "Oracle")):
+            if gaps := matrix.gap(name, method):
+                mean = math.fsum(gaps) / len(gaps)
+                above = "above" if mean >= 0 else "below"
+                found.append(Tile(f"{abs(mean):.1f}", f"points {above} {bound}", "mean accuracy of " + name))
+    if compared is not None and compared[1]:
+        same = compared[1] - compared[0]
+        found.append(Tile(f"{same} of {compared[1]}", "cells as in the paper", "by Welch’s t-test at 5%"))
+    return found
+
+
+def _about(runs: Sequence[Run]) -> str:
+    summaries = [summary_of(run) for run in runs]
+    spent = math.fsum(summary.wall_s for summary in summaries if not math.isnan(summary.wall_s))
+    counts = (
+        (len({summary.method for summary in summaries}), "method"),
+        (len({summary.seed for summary in summaries}), "seed"),
+    )
+    told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
+    return " · ".join([*told, *([human_seconds(spent)] if spent else [])])
+
+
+def _score(one: Series) -> Score:
+    accuracy = mean_cell(one.values(lambda s: 100 * s.accuracy), 2)
+    ari = mean_cell(one.values(lambda s: s.ari), 2)
+    seeds = f"{len(one.runs)} seed{'s' if len(one.runs) > 1 else ''}"
+    told = f"accuracy {accuracy.text} %, ARI {ari.text}; {seeds}"
+    return Score(
+        math.nan if accuracy.value is None else accuracy.value,
+        math.nan if ari.value is None else ari.value,
+        told,
+    )

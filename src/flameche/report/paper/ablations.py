@@ -1,0 +1,69 @@
+"""The tables that vary a method: extractors, reclustering, M-step, encryption, missing labels, readings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flameche.experiments.paper import Choice, Entry
+from flameche.experiments.paper.sets import SETTINGS
+from flameche.experiments.stored import Stored
+from flameche.report.formats import Table
+from flameche.report.paper.cells import MEASURES, Sheet
+from flameche.report.paper.comparing import differences, read_remarks, remarks_on
+from flameche.report.paper.drawn import Drawn, sentences
+from flameche.report.paper.grids import grid, in_full
+
+QUALITY = ("ari", "dbi")
+CLUSTERED = (
+    "Paper mode, clustered without training: 100 clients in 4 groups, 100 rounds, 20% of the clients in "
+    "each. ARI: of the assignments after the last round; DBI: lower is better."
+)
+LEADS = {
+    "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
+    "network's features; mean: of images; PCA: each client's own.",
+    "m-step": "Mean ± sd over three settings and the seeds; the paper's are of one run, of a setting that "
+    "it does not name, and have no spread to compare with.",
+    "ckks": "Mean ± sd over three settings and the seeds; the leakage guard is off. BFV's sums are exact.",
+    "recluster": "Mean ± sd over the seeds.",
+    "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
+    "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there. 100 rounds.",
+    "readings": "Where the published methods leave a choice: the other one, in seed 0, below the one taken.",
+}
+
+
+def draw_over_settings(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
+    """Pooled over the settings: a table for each measure."""
+    sheet = Sheet.of(entry, choice, stored)
+    tables = [(MEASURES[key][0], grid(sheet, entry.name, (key,), first="")) for key in QUALITY]
+    found = [] if entry.name == "m-step" else differences(sheet, QUALITY, pooled=True)
+    full = in_full(sheet, entry.name, QUALITY, pooled=True)
+    return _drawn(entry, sheet, tables, full, remarks_on(found, read_remarks(stored)))
+
+
+def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
+    """A table for each setting."""
+    sheet, measures = Sheet.of(entry, choice, stored), _measures(entry)
+    ours = entry.name == "readings"  # other readings stand beside the main tables' cells
+    tables = [
+        (
+            SETTINGS[setting] if len(sheet.settings) > 1 else "",
+            grid(sheet, setting if ours else entry.name, measures, setting),
+        )
+        for setting in sheet.settings
+    ]
+    remarks = [] if ours else remarks_on(differences(sheet, measures), read_remarks(stored))
+    full = in_full(sheet, "" if ours else entry.name, measures)
+    return _drawn(entry, sheet, tables, full, remarks)
+
+
+def _measures(entry: Entry) -> Sequence[str]:
+    return QUALITY if entry.name == "recluster" else ("ari", "accuracy")
+
+
+def _drawn(
+    entry: Entry, sheet: Sheet, tables: list[tuple[str, Table]], full: Table, remarks: list[str]
+) -> Drawn:
+    about = CLUSTERED if all(not run.training for run in sheet.planned) else ""
+    pooled = full.rows[0][1].text == "all" if full.rows else False
+    lead = sentences([about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
+    return Drawn(entry.name, entry.title, lead, tables, full, remarks=remarks, runs=sheet.counted)

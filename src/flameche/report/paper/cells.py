@@ -1,0 +1,141 @@
+"""Stored runs in the cells of a table: by set, setting and row, each with one value a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flameche.experiments.paper import Choice, Entry, Planned
+from flameche.experiments.paper.sets import SETS
+from flameche.experiments.stored import Line, Stored
+from flameche.report.formats import Cell
+from flameche.report.tables import mean_cell
+
+NOT_RUN = "not run"
+Pick = Callable[[Line], float | None]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The runs of a table that are stored, in the order of the plan."""
+
+    entry: Entry
+    choice: Choice
+    planned: tuple[Planned, ...]
+    lines: tuple[Line | None, ...]
+
+    @classmethod
+    def of(cls, entry: Entry, choice: Choice, stored: Stored) -> Sheet:
+        """Look every run up."""
+        planned = tuple(entry.plan(choice))
+        return cls(entry, choice, planned, tuple(stored.find(run) for run in planned))
+
+    @property
+    def datasets(self) -> list[str]:
+        """The sets of the table, in its order."""
+        own = {run.dataset for run in self.planned}
+        return [name for name in SETS if name in own]
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings of the table, in its order."""
+        return list(dict.fromkeys(run.setting for run in self.planned))
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that any run belongs to."""
+        own = {run.row for run in self.planned}
+        return [name for name in self.entry.rows or () if name in own]
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """How many runs are there, and how many are wanted."""
+        return sum(line is not None for line in self.lines), len(self.lines)
+
+    def title(self, row: str) -> str:
+        """A row's title."""
+        return (self.entry.rows or {})[row].title
+
+    def column(self, dataset: str) -> str:
+        """A set's heading; says so where nothing could be run."""
+        about = SETS[dataset]
+        lacks = dataset == "tissuemnist" and not self.get(dataset)
+        stands = f", for {SETS[about.stands_for].title}" if about.stands_for else ""
+        return f"{about.title} (no data)" if lacks else f"{about.title}{stands}"
+
+    def get(
+        self, dataset: str | None = None, row: str | None = None, setting: str | None = None
+    ) -> list[Line]:
+        """Give the stored lines of a cell."""
+        return [
+            line
+            for run, line in zip(self.planned, self.lines, strict=True)
+            if line is not None
+            and dataset in (None, run.dataset)
+            and row in (None, run.row)
+            and setting in (None, run.setting)
+        ]
+
+    def lacking(self, dataset: str, row: str) -> list[str]:
+        """The settings of a row in which nothing was run."""
+        wanted = dict.fromkeys(r.setting for r in self.planned if (r.dataset, r.row) == (dataset, row))
+        return [setting for setting in wanted if not self.get(dataset, row, setting)]
+
+    def sizes(self, pooled: bool) -> str:
+        """Say of how many runs cells are, where it is not the same for all; else nothing."""
+        counts = {
+            len(lines)
+            for row in self.rows
+            for dataset in self.datasets
+            for setting in ((None,) if pooled else self.settings)
+            if (lines := self.get(dataset, row, setting))
+        }
+        return f"Cells are of {min(counts)} to {max(counts)} runs (see the CSV)." if len(counts) > 1 else ""
+
+    def notes(self) -> list[str]:
+        """What a reader must know of the sets that are shown, and of what was changed."""
+        told = [SETS[name].note for name in self.datasets if SETS[name].note]
+        if "tissuemnist" in self.datasets and self.get("tissuemnist"):
+            told = [note for note in told if not note.startswith("TissueMNIST")]
+        if self.choice.changes:
+            told.append(f"Changed for every run: {', '.join(self.choice.changes)}.")
+        return told
+
+
+def values(lines: Iterable[Line], pick: Pick) -> list[float]:
+    """One number a seed; NaN where a run has none."""
+    return [math.nan if (value := pick(line)) is None else float(value) for line in lines]
+
+
+def mean(lines: Sequence[Line], pick: Pick) -> float | None:
+    """The mean over the seeds that have the value; None if none has."""
+    known = [value for value in values(lines, pick) if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else None
+
+
+def cell(lines: Sequence[Line], pick: Pick, digits: int = 2, *, bold: bool = False) -> Cell:
+    """Mean ± sd over the seeds; says so where nothing was run."""
+    return mean_cell(values(lines, pick), digits, bold=bold) if lines else Cell(NOT_RUN)
+
+
+def ari(line: Line) -> float | None:
+    """The ARI of the assignments after the last round."""
+    return line.get("ari")
+
+
+def dbi(line: Line) -> float | None:
+    """The Davies-Bouldin index."""
+    return line.get("dbi")
+
+
+def percent(line: Line) -> float | None:
+    """The accuracy in percent."""
+    return None if line.get("accuracy") is None else 100 * float(line["accuracy"])
+
+
+MEASURES: dict[str, tuple[str, Pick]] = {
+    "ari": ("ARI", ari),
+    "dbi": ("DBI", dbi),
+    "accuracy": ("accuracy %", percent),
+}

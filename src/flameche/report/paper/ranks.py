@@ -1,0 +1,142 @@
+"""The figure of ranks: a critical-difference diagram, and the ranks behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from flameche.experiments.paper import Choice, Entry
+from flameche.experiments.stored import Stored
+from flameche.report.canvas import INK, WIDTH, method_colour, styled
+from flameche.report.formats import ABSENT, Cell, Column, Table
+from flameche.report.paper.cells import NOT_RUN, Sheet, percent
+from flameche.report.paper.drawn import Drawn, sentences
+from flameche.report.paper.ranking import ALPHA, Floats, Ranking, alike, rank
+
+Block = tuple[str, str, int]  # set, setting, seed
+
+
+def draw_ranks(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
+    """Rank the methods' accuracies over all blocks in which every one of them was run."""
+    sheet = Sheet.of(entry, choice, stored)
+    methods = [row for row in sheet.rows if sheet.get(row=row)]
+    blocks = _blocks(sheet, methods)
+    ranking = _ranked(blocks, methods)
+    by_setting = {
+        setting: _ranked({b: v for b, v in blocks.items() if b[1] == setting}, methods)
+        for setting in sheet.settings
+    }
+    table = _table(sheet, methods, ranking, by_setting)
+    lead = (
+        "Accuracies of every set, setting and seed in which all these methods were run; a block's mean is "
+        "taken from its values, and what is left is ranked over all blocks, 1 for the best. Oracle, which "
+        "knows the groups, has no rank. Beside it the plain ranks within blocks."
+    )
+    figure = None
+    if ranking is not None:
+        figure = rank_figure([sheet.title(row) for row in methods], methods, ranking)
+    told = sentences([lead, _verdict(sheet, methods, blocks, ranking), *sheet.notes()])
+    return Drawn(entry.name, entry.title, told, [("", table)], table, figure, runs=sheet.counted)
+
+
+def _blocks(sheet: Sheet, methods: Sequence[str]) -> dict[Block, list[float]]:
+    """The accuracies of all methods, block by block; blocks that lack one are left out."""
+    known: dict[Block, dict[str, float]] = {}
+    for run, line in zip(sheet.planned, sheet.lines, strict=True):
+        value = None if line is None else percent(line)
+        if value is not None:
+            known.setdefault((run.dataset, run.setting, run.seed), {})[run.row] = value
+    return {block: [got[row] for row in methods] for block, got in known.items() if len(got) == len(methods)}
+
+
+def _ranked(blocks: dict[Block, list[float]], methods: Sequence[str]) -> Ranking | None:
+    values: Floats = np.array(list(blocks.values()), np.float64)
+    return rank(values) if len(blocks) > 1 and len(methods) > 1 else None
+
+
+def _table(
+    sheet: Sheet, methods: Sequence[str], ranking: Ranking | None, by_setting: dict[str, Ranking | None]
+) -> Table:
+    columns = (
+        Column("Method", "method"),
+        Column("Aligned rank", "aligned_rank", numeric=True),
+        *(Column(setting, f"aligned_rank_{setting}", numeric=True) for setting in by_setting),
+        Column("Rank within blocks", "rank", numeric=True),
+    )
+    order = list(methods)
+    if ranking is not None:
+        order = [methods[i] for i in np.argsort(ranking.aligned, kind="stable")]
+    rows = []
+    for row in [*order, *(row for row in sheet.rows if row not in methods)]:
+        cells = [Cell(sheet.title(row))]
+        for which in (ranking, *by_setting.values()):
+            cells.append(_rank(methods, row, None if which is None else which.aligned, ".1f"))
+        cells.append(_rank(methods, row, None if ranking is None else ranking.plain, ".2f"))
+        rows.append(tuple(cells))
+    return Table(columns, tuple(rows))
+
+
+def _rank(methods: Sequence[str], row: str, ranks: Floats | None, form: str) -> Cell:
+    if row not in methods:
+        return Cell(NOT_RUN)
+    if ranks is None:
+        return Cell(ABSENT)
+    value = float(ranks[methods.index(row)])
+    return Cell(format(value, form), value)
+
+
+def _verdict(
+    sheet: Sheet, methods: Sequence[str], blocks: dict[Block, list[float]], ranking: Ranking | None
+) -> str:
+    if ranking is None:
+        return "Too few blocks have runs of all methods."
+    left = f" {len({(r.dataset, r.setting, r.seed) for r in sheet.planned}) - len(blocks)} blocks lack runs."
+    aligned, plain = ranking.aligned_test, ranking.friedman
+    return (
+        f"{len(blocks)} blocks, {len(methods)} methods.{left} Aligned ranks differ with chi² = "
+        f"{aligned.statistic:.1f} (p = {aligned.p:.2g}), ranks within blocks with {plain.statistic:.1f} "
+        f"(Friedman, p = {plain.p:.2g}). Mean aligned ranks that are closer than {ranking.difference:.1f} "
+        f"do not differ at {ALPHA:.0%} (Nemenyi)."
+    )
+
+
+@styled
+def rank_figure(titles: Sequence[str], methods: Sequence[str], ranking: Ranking) -> Figure:
+    """Mean aligned ranks on a line, the best to the left; bars join methods that do not differ."""
+    order = np.argsort(ranking.aligned, kind="stable")
+    ranks, count = ranking.aligned[order], len(order)
+    half = (count + 1) // 2
+    bars = alike(ranking.aligned, ranking.difference)
+    deep = 0.5 + 0.16 * len(bars)
+    figure = Figure(figsize=(WIDTH * 1.5, 1.3 + 0.27 * half + 0.1 * len(bars)), layout="constrained")
+    axes = figure.add_subplot()
+    low, high = float(ranks[0]), float(ranks[-1])
+    room = max(high - low, ranking.difference) * 0.06
+    axes.set_xlim(low - room, max(high, low + ranking.difference) + room)
+    axes.set_ylim(-deep - 0.4 * half, 0.75)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    for place, (index, value) in enumerate(zip(order, ranks, strict=True)):
+        left = place < half
+        step = place if left else count - 1 - place
+        depth = -deep - 0.4 * step
+        edge = axes.get_xlim()[0 if left else 1]
+        kind = methods[index].partition("-")[0]
+        axes.plot([value, value, edge], [0, depth, depth], color=method_colour(kind), linewidth=1.1)
+        axes.plot([value], [0], marker="o", markersize=4, color=method_colour(kind), zorder=5)
+        text = f"{titles[index]}  {value:.0f}"
+        axes.annotate(
+            text, (edge, depth), xytext=(-4 if left else 4, 0), textcoords="offset points",
+            ha="right" if left else "left", va="center", annotation_clip=False,
+        )  # fmt: skip
+    for level, (first, last) in enumerate(bars):
+        depth = -0.22 - 0.16 * level
+        axes.plot([ranks[first], ranks[last]], [depth, depth], color=INK, linewidth=3, solid_capstyle="round")
+    axes.plot([low, low + ranking.difference], [0.5, 0.5], color=INK, linewidth=1.2, marker="|", markersize=6)
+    axes.annotate(
+        f"critical difference {ranking.difference:.0f}", (low, 0.5), xytext=(0, 5),
+        textcoords="offset points", ha="left", va="bottom", annotation_clip=False,
+    )  # fmt: skip
+    axes.axis("off")
+    return figure

@@ -1,0 +1,77 @@
+"""README's tables: written between marker comments, so that one command keeps them true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from flameche.errors import BadInput
+from flameche.experiments.paper import Choice, entry_named
+from flameche.experiments.paper.sets import SETS
+from flameche.experiments.stored import Line, Stored
+from flameche.report.paper.cells import NOT_RUN, Sheet, ari, mean, percent
+
+SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE robust"}
+
+
+def methods_block(stored: Stored) -> str:
+    """ARI and accuracy of every method, a row for each set and setting of which anything was run."""
+    sheet = Sheet.of(entry_named("accuracy"), Choice(), stored)
+    lines = [
+        "| | " + " | ".join(SHORT.get(row, sheet.title(row).split(" (")[0]) for row in sheet.rows) + " |",
+        "|---" * (len(sheet.rows) + 1) + "|",
+    ]
+    run = [dataset for dataset in sheet.datasets if sheet.get(dataset)]
+    for dataset in run:
+        for setting in sheet.settings:
+            cells = [_cell(sheet.get(dataset, row, setting)) for row in sheet.rows]
+            lines.append(f"| {SETS[dataset].title} {setting} | " + " | ".join(cells) + " |")
+    seeds = [
+        len(cell)
+        for dataset in run
+        for setting in sheet.settings
+        for row in sheet.rows
+        if (cell := sheet.get(dataset, row, setting))
+    ]
+    without = [SETS[name].title for name in sheet.datasets if name not in run]
+    told = f"Means over {_span(seeds)}." + (f" Not run: {', '.join(without)}." if without else "")
+    return "\n".join([*lines, "", told])
+
+
+def _cell(lines: list[Line]) -> str:
+    accuracy, score = mean(lines, percent), mean(lines, ari)
+    if accuracy is None:
+        return NOT_RUN
+    return f"{'–' if score is None else f'{round(score, 2) + 0.0:.2f}'} · {accuracy:.1f}"
+
+
+def _span(seeds: list[int]) -> str:
+    if not seeds:
+        return "no seeds"
+    low, high = min(seeds), max(seeds)
+    return f"{high} seed{'s' if high > 1 else ''}" if low == high else f"{low} to {high} seeds"
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """Put every block between its markers, `<!-- table: NAME -->` and `<!-- end -->`."""
+    for name, block in blocks.items():
+        found = re.compile(rf"(<!-- table: {re.escape(name)} -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
+        if len(found.findall(text)) != 1:
+            raise BadInput(f"expected one <!-- table: {name} --> ... <!-- end --> to put the table into")
+        text = found.sub(lambda match, block=block: f"{match[1]}{block}\n{match[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def fill_file(file: Path, blocks: Mapping[str, str]) -> bool:
+    """Bring a file's tables up to date; tell whether that changed it."""
+    try:
+        text = file.read_text()
+        new = filled(text, blocks)
+        if new != text:
+            file.write_text(new)
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be read or written: {problem.strerror}") from None
+    except BadInput as problem:
+        raise BadInput(f"{file}: {problem}") from None
+    return new != text

@@ -1,0 +1,177 @@
+"""The registry of the paper's tables and figures, the runs they need, and where stored ones are found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flameche.errors import BadInput, StoreError
+from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.guess import Clock
+from flameche.experiments.paper import ENTRIES, Choice, entry_named
+from flameche.experiments.paper.plan import parse_seeds, parse_shard
+from flameche.experiments.paper.published import Printed, printed
+from flameche.experiments.paper.sets import PAPER_SETS, SETS
+from flameche.experiments.stored import Lines, Stored
+from flameche.experiments.sweep import deal, missing, unique
+
+ROOT = Path(__file__).parents[2]
+MAIN = ("csl", "fds", "csf")
+
+
+def digits(**more):
+    return Choice(datasets=("digits",), changes=("rounds=3",), **more)
+
+
+@pytest.mark.parametrize("name", PAPER_SETS)
+def test_a_set_is_described_as_in_its_experiment_file(name):
+    ours = entry_named("csl").plan(Choice(datasets=(name,), seeds=(0,), methods=("flameche-paper",)))
+    assert ours[0].hash == config_hash(load_experiment(ROOT / "experiments" / f"{name}.toml"))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_run_of_a_table_is_a_valid_experiment_and_named_once(name):
+    entry = ENTRIES[name]
+    planned = entry.plan(Choice(seeds=(0,)))
+    assert bool(planned) != bool(entry.command)
+    cells = [(run.dataset, run.setting, run.row, run.seed) for run in planned]
+    assert len(set(cells)) == len(cells)
+    for run in planned:
+        assert run.experiment.data.heterogeneity == run.setting and len(run.hash) == 12
+        assert run.experiment.data.dataset == run.dataset
+
+
+def test_rows_of_a_table_are_different_experiments():
+    for entry in ENTRIES.values():
+        hashes = {}
+        for run in entry.plan(Choice(datasets=("mnist", "fashion-mnist"), settings=MAIN, seeds=(0,))):
+            key = run.dataset, run.setting, run.hash, run.training
+            assert hashes.setdefault(key, run.row) == run.row, f"{entry.name}: {run.row} is {hashes[key]}"
+
+
+def test_the_first_seeds_of_everything_come_first():
+    seeds = [run.seed for run in ENTRIES["accuracy"].plan()]
+    assert seeds == sorted(seeds) and len(seeds) == 6 * 3 * 10 * 5
+
+
+def test_ten_rows_both_modes_of_flameche():
+    rows = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,)))
+    assert [run.row for run in rows][-2:] == ["flameche-paper", "flameche-robust"] and len(rows) == 10
+    both = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,), methods=("flameche",)))
+    assert [run.experiment.method.mode for run in both] == ["paper", "robust"]
+
+
+def test_changes_are_laid_over_every_run_and_make_it_another():
+    plain, changed = (entry_named("csl").plan(c) for c in (Choice(datasets=("digits",)), digits()))
+    assert {run.experiment.rounds for run in changed} == {3}
+    assert not {run.hash for run in plain} & {run.hash for run in changed}
+
+
+def test_names_that_nothing_has_are_refused():
+    with pytest.raises(BadInput, match="did you mean 'cifar10'"):
+        Choice(datasets=("cifar",)).check([])
+    with pytest.raises(BadInput, match="did you mean 'recluster'"):
+        entry_named("reclusters")
+    for text in ("x", "4..0", "-1", ""):
+        with pytest.raises(BadInput):
+            parse_seeds([text])
+    for text in ("2/2", "a/b", "1"):
+        with pytest.raises(BadInput):
+            parse_shard(text)
+    assert parse_seeds(["0..2", "4,2"]) == (0, 1, 2, 4)
+
+
+@pytest.mark.parametrize("of", [1, 2, 7])
+def test_shares_hold_every_run_once_and_about_the_same_work(of):
+    from flameche.experiments.guess import weight
+
+    planned = unique(run for name in MAIN for run in ENTRIES[name].plan(Choice(seeds=(0,))))
+    shares = [deal(planned, (number, of)) for number in range(of)]
+    assert sorted(id(run) for share in shares for run in share) == sorted(map(id, planned))
+    loads = [sum(map(weight, share)) for share in shares]
+    assert max(loads) - min(loads) <= max(map(weight, planned))
+    assert [planned.index(run) for run in shares[0]] == sorted(planned.index(run) for run in shares[0])
+
+
+def test_every_stored_line_of_the_main_tables_is_found_again():
+    lines, stored = Lines(ROOT / "results" / "main.jsonl").read(), Stored([], [ROOT / "results"])
+    planned = [
+        run for name in (*MAIN, "readings") for run in ENTRIES[name].plan(Choice(seeds=tuple(range(10))))
+    ]
+    found = {(run.hash, run.seed): run for run in planned}
+    for line in lines:
+        run = found[line["config_hash"], line["seed"]]
+        got = stored.find(run)
+        assert got is not None and got["accuracy"] == line["accuracy"]
+        assert (line["dataset"], line["setting"], line["method"]) == (run.dataset, run.setting, run.method)
+        assert line["overrides"] == list(run.overrides)
+
+
+def test_what_the_paper_printed_belongs_to_rows_that_are_there():
+    assert printed("csl", "mnist", "csl", "oracle", "accuracy") == Printed(97.9, 0.19)
+    assert printed("csf", "cifar10", "csf", "flameche-robust", "ari") == Printed(0.97, 0.03)
+    assert printed("csl", "mednist28", "csl", "oracle", "accuracy") is None
+    text = (ROOT / "src/flameche/experiments/paper/published.csv").read_text().splitlines()[1:]
+    for table, dataset, _, row, *_ in (line.split(",") for line in text):
+        rows = ENTRIES[table].rows
+        assert rows is None or any(name.partition("-")[0] == row or name == row for name in rows), row
+        assert rows is None or dataset in SETS
+
+
+def test_a_difference_counts_from_the_papers_spread_on():
+    cell = Printed(0.90, 0.05)
+    assert not cell.differs(0.95) and not cell.differs(0.954) and cell.differs(0.96) and cell.differs(0.84)
+    assert not Printed(1.0, 0.0).differs(0.996)
+
+
+def test_a_line_that_was_cut_short_is_left_out_and_others_follow_it(tmp_path):
+    lines = Lines(tmp_path / "a" / "runs.jsonl")
+    lines.add({"config_hash": "x", "seed": 0, "accuracy": float("nan")})
+    lines.file.write_text(lines.file.read_text() + '{"config_ha')
+    assert [line["accuracy"] for line in lines.read()] == [None]
+    lines.file.write_text('{"config_hash": "x", "seed": 0}')  # whole, but without its end
+    lines.add({"config_hash": "y", "seed": 0})
+    assert [line["config_hash"] for line in lines.read()] == ["x", "y"]
+    lines.file.write_text("[1]\n{}\n")
+    with pytest.raises(StoreError, match="line 1"):
+        lines.read()
+
+
+def test_the_same_run_is_kept_once_but_with_and_without_training(tmp_path):
+    lines = Lines(tmp_path / "runs.jsonl")
+    line = {"config_hash": "x", "seed": 0, "accuracy": 0.5}
+    assert lines.merge([line]) == 1 and lines.merge([line]) == 0
+    assert lines.merge([{**line, "accuracy": None, "dbi": 1.0}]) == 1
+
+
+def test_a_clustering_is_found_in_a_run_with_training_but_not_the_other_way_round(tmp_path):
+    run = entry_named("recluster").plan(digits(seeds=(0,)))[0]
+    trained = entry_named("csl").plan(digits(seeds=(0,), methods=("flameche-paper",)))[0]
+    whole = {"config_hash": run.hash, "seed": 0, "accuracy": 0.5, "dbi": 1.0}
+    Lines(tmp_path / "a.jsonl").add({**whole, "accuracy": None})
+    assert Stored([], [tmp_path]).find(run) and run.hash != trained.hash  # another setting
+    twin = type(run)(run.dataset, run.setting, "x", 0, run.overrides, training=True)
+    assert Stored([], [tmp_path]).find(twin) is None
+    Lines(tmp_path / "a.jsonl").add(whole)
+    assert Stored([], [tmp_path]).find(twin) and missing([twin, run], Stored([], [tmp_path])) == []
+    assert unique([run, twin]) == [twin]
+
+
+def test_run_folders_come_before_lines(tmp_path):
+    run = entry_named("csl").plan(digits(seeds=(0,), methods=("fedavg",)))[0]
+    Lines(tmp_path / "a.jsonl").add({"config_hash": run.hash, "seed": 0, "accuracy": 0.1})
+    folder = run.folder(tmp_path / "runs")
+    folder.mkdir(parents=True)
+    summary = {"accuracy": 0.9, "seed": 0, "config_hash": run.hash, "wall_s": 1.23456}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    line = Stored([tmp_path / "runs"], [tmp_path]).find(run)
+    assert line["accuracy"] == 0.9 and line["wall_s"] == 1.2 and line["overrides"] == list(run.overrides)
+
+
+def test_time_is_told_by_runs_of_the_same_kind_or_guessed():
+    run = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,), methods=("ifca",)))[0]
+    line = {"dataset": "mnist", "method": "ifca", "device": "NVIDIA H200", "wall_s": 80.0, "accuracy": 0.9}
+    assert Clock([{**line, "rounds": 50}], "cuda").tell(run).seconds == 160
+    assert Clock([line], "cuda").tell(run).measured and not Clock([line], "cpu").tell(run).measured
+    by_net = Clock([{**line, "dataset": "fashion-mnist"}], "cuda").tell(run)
+    assert by_net.measured and by_net.seconds == 80
