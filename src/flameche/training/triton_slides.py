@@ -56,6 +56,17 @@ def _pulled(
 
 
 @triton.jit
+def _finished(total, real):
+    """Read a sum before its next part is made ready, so that its product has ended by then.
+
+    Triton lets a product run on into the next turn. If its left side lies in registers, assemblers before
+    CUDA 13.3 write the next turn's values into them while they are still read (triton-lang/triton#9433).
+    Rows that are not real are zero already.
+    """
+    return tl.where(real[:, None], total, 0.0)
+
+
+@triton.jit
 def widen_kernel(
     weights, wide, turned, stride,
     P: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -96,6 +107,8 @@ def slide_kernel(
         seen = _seen(source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES)
         weights = tl.load(turned + (m * J + j)[:, None] * COLUMNS + k[None, :])
         total = tl.dot(seen.to(weights.dtype), tl.trans(weights), total, input_precision=ROUND)
+        if BYTES:
+            total = _finished(total, r < rows)
     if SUBS == 1:
         best, n = total, j
         found = tl.zeros((BR, BJ), tl.int32)
@@ -139,6 +152,7 @@ def weigh_kernel(
         seen = _seen(source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES)
         seen = seen.to(value.dtype) + (k == KY * KX * P).to(value.dtype)[None, :]
         total = tl.dot(tl.trans(seen), value, total, input_precision=ROUND)
+        total = _finished(total, k < COLUMNS)
     at = ((m * tl.num_programs(1) + part) * COLUMNS + k)[:, None] * J + j[None, :]
     tl.store(parts + at, total, mask=(k < COLUMNS)[:, None])
 
@@ -195,6 +209,7 @@ def slide_back_kernel(
         at = ((ky * KX + kx) * P + c)[:, None] * J + j[None, :]
         weights = tl.load(wide + m * stride + at, mask=inside[:, None], other=0.0)
         total = tl.dot(value.to(weights.dtype), tl.trans(weights), total, input_precision=ROUND)
+        total = _finished(total, r < rows)
     y, x = (i * SY - PH)[:, None] + a[None, :], (l * SX - PW)[:, None] + b[None, :]
     here = (r < rows)[:, None] & (a < SY)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
     at = ((m * images + image) * (H * W))[:, None] * P + (y * W + x) * P + c[None, :]
