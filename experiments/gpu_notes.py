@@ -23,8 +23,9 @@ there too.
 LeNet-5 ended in NaN. The compiled kernels of its two small convolutions let a tensor-core product run on into
 the next turn of their loop, where its operands in registers were overwritten (Triton 3.6 with a ptxas before
 13.3; found by reading the machine code, `tests/training/test_finished.py`). Each product now ends within its
-turn. The times of `small`, `first` and `all` below are from before, and so are LeNet-5's accuracies, which may have
-been touched; `experiments/gpu_soak.py` checks the trainer under contention. ResNet-18 has no such kernel.
+turn. The times of `small`, `first` and `all` below are from before, and so are LeNet-5's accuracies, which
+may have been touched; `experiments/gpu_soak.py` checks the trainer under contention. ResNet-18 has no such
+kernel.
 """
 
 LENET = """

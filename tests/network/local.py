@@ -1,6 +1,9 @@
 """A federation in one process: real nodes on disks of their own, and a transport that can be told to fail."""
 
+import json
 from collections import Counter
+from dataclasses import replace
+from functools import cache
 
 from flameche.errors import FlamecheError
 from flameche.experiments.build import build
@@ -14,9 +17,9 @@ from flameche.simulation.engine import Unrecorded, simulate
 
 TINY = {
     "name": "net",
-    "rounds": 4,
-    "participation": 0.6,
-    "data": {"dataset": "digits", "clients": 10, "groups": 2, "per_label": 5, "heterogeneity": "csl"},
+    "rounds": 3,
+    "participation": 0.7,
+    "data": {"dataset": "digits", "clients": 6, "groups": 2, "per_label": 5, "heterogeneity": "csl"},
     "training": {"epochs": 1, "batch": 16, "trainer": "loop"},
     "method": {"kind": "flameche", "clusters": 2},
 }
@@ -31,6 +34,11 @@ def experiment(**tables):
     return parse_experiment(merged)
 
 
+def carried(parcel):
+    """What words become on a wire; arrays stay as they are."""
+    return Parcel(json.loads(json.dumps(parcel.head)), dict(parcel.arrays))
+
+
 class Local:
     """Carries parcels by calling; every message meets a new `Node`, as in a process of its own."""
 
@@ -38,6 +46,7 @@ class Local:
         self.make, self.numbers = make, list(numbers)
         self.online = set(self.numbers)
         self.calls = Counter()
+        self.exchanges = 0
         self.seen = []
         self.meddle = None  # (number, parcel, reply) -> reply or Lost
 
@@ -46,13 +55,12 @@ class Local:
 
     def exchange(self, parcels, timeout):
         found = {}
+        self.exchanges += 1
         for address, parcel in parcels.items():
             number = address - 100
             self.calls[parcel.head["what"]] += 1
             try:
-                sent = Parcel.from_bytes(parcel.to_bytes())
-                reply = self.make(number).handle(sent)
-                reply = Parcel.from_bytes(reply.to_bytes())
+                reply = carried(self.make(number).handle(carried(parcel)))
             except FlamecheError as problem:
                 reply = Lost(str(problem))
             if self.meddle:
@@ -81,15 +89,23 @@ class Memory(Unrecorded):
         self.checkpoint = checkpoint
 
 
+@cache
+def own_data(data, seed, number):
+    plain = experiment(data=data.model_dump(exclude_unset=True), method={"kind": "fedavg"})
+    return simulated_data(plain, seed, number)
+
+
+@cache
+def work(own, seed, number, key):
+    made = node_work(own, seed, number, lambda: own_data(own.data, seed, number), key_file=key)
+    return replace(made, trainer=cache(made.trainer), metadata=cache(made.metadata))
+
+
 def federation(own, tmp_path, seed=0, keys=None):
-    works = {}
+    key = None if keys is None else keys / "client.key"
 
     def make(number):
-        if number not in works:
-            data = simulated_data(own, seed, number)
-            key = None if keys is None else keys / "client.key"
-            works[number] = node_work(own, seed, number, lambda: data, key_file=key)
-        return Node(works[number], Site(tmp_path / f"site{number}"))
+        return Node(work(own, seed, number, key), Site(tmp_path / f"site{number}"))
 
     return Local(make, range(own.data.clients))
 

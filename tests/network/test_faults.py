@@ -52,22 +52,12 @@ def has(r, prefix):
 
 
 FAULTS = {
-    "dies when asked": (in_round(3, "paused"), lambda reply: Lost("killed")),
-    "sends NaN": (has(3, "give/1/"), garbled("give/1/", lambda a: np.full_like(a, np.nan))),
-    "model of another shape": (has(3, "give/1/"), garbled("give/1/", lambda a: a[:-1])),
-    "tells nonsense": (has(3, "ask/value"), garbled("ask/value", lambda a: a + 1000)),
-    "repeats an old round": (
-        in_round(3, "paused"),
-        lambda reply: Parcel({**reply.head, "round": 2}, reply.arrays),
-    ),
-    "speaks for another": (
-        in_round(3, "paused"),
-        lambda reply: Parcel({**reply.head, "number": 99}, reply.arrays),
-    ),
-    "talks gibberish": (in_round(3, "paused"), lambda reply: Parcel({**reply.head, "what": "?"})),
+    "dies when asked": (in_round(2, "paused"), lambda reply: Lost("killed")),
+    "sends NaN": (has(2, "give/1/"), garbled("give/1/", lambda a: np.full_like(a, np.nan))),
+    "tells nonsense": (has(2, "ask/value"), garbled("ask/value", lambda a: a + 1000)),
     "goes another way": (
-        in_round(3, "paused"),
-        lambda reply: Parcel({**reply.head, "said": {"kind": "tell", "clients": []}}, reply.arrays),
+        in_round(2, "paused"),
+        lambda reply: Parcel({**reply.head, "said": {**reply.head["said"], "clients": []}}, reply.arrays),
     ),
 }
 
@@ -95,7 +85,7 @@ def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path
     server = coordinator(own, transport)
     records = server.run()
     (out,) = done
-    undisturbed, hit = calm(own), 2
+    undisturbed, hit = calm(own), 1
     assert list(records[hit]["lost"]) == [str(out)]
     assert any(f"node {out} is out" in line for line in server.said)
     same(records[:hit], undisturbed[:hit])
@@ -159,8 +149,14 @@ def test_another_key_is_refused_at_the_door_and_a_forged_term_later(tmp_path):
     assert "cannot be used" in records[0]["lost"][str(done[0])]
 
 
-@pytest.mark.parametrize("scheme", ["plain", "bfv", "secagg"])
-@pytest.mark.parametrize("moment", ["first", "middle", "end", "between"])
+@pytest.mark.parametrize(
+    ("scheme", "moment"),
+    [
+        *(("bfv", moment) for moment in ("first", "middle", "end", "between")),
+        ("secagg", "middle"),
+        ("plain", "middle"),
+    ],
+)
 def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, calm):
     own = experiment(scheme={"kind": scheme, "min_cluster": 1})
     keys = keys_for(own, tmp_path / "keys")
@@ -169,9 +165,9 @@ def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, 
     what = {"first": "paused", "middle": "paused", "end": "done", "between": "score"}[moment]
 
     def fall(number, parcel, reply):
-        if parcel.head.get("round") == 3 and reply.head["what"] == what:
+        if parcel.head.get("round") == 2 and reply.head["what"] == what:
             count.append(number)
-            if len(count) == (1 if moment == "first" else 8 if moment == "middle" else 3):
+            if len(count) == (1 if moment == "first" else 6 if moment == "middle" else 3):
                 raise Killed
         return reply
 
@@ -221,25 +217,25 @@ def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):
 
 
 def test_a_site_that_comes_late_and_one_that_is_removed(tmp_path):
-    own = experiment(**ROBUST, rounds=6)
+    own = experiment(**ROBUST, rounds=4, participation=1.0)
     transport = federation(own, tmp_path)
-    transport.online.discard(9)
+    transport.online.discard(5)
 
     def arrive(number, parcel, reply):
-        if parcel.head.get("round") == 3:
-            transport.online.add(9)
+        if parcel.head.get("round") == 2:
+            transport.online.add(5)
         return reply
 
     transport.meddle = arrive
     records = coordinator(own, transport).run()
-    assert all(9 not in r["participants"] for r in records[:3])
-    assert records[-1]["assignment"][9] >= 0 or all(9 not in r["participants"] for r in records)
+    assert [5 in r["participants"] for r in records] == [False, False, True, True]
+    assert records[-1]["assignment"][5] >= 0
     transport.meddle = None
     records = coordinator(own, federation(own, tmp_path / "r"), removed=(2,)).run()
     assert all(2 not in r["participants"] and r["assignment"][2] == -1 for r in records)
 
 
 def test_the_law_holds_for_other_seeds_and_a_guard(tmp_path):
-    own = experiment(scheme={"kind": "bfv", "min_cluster": 3}, rounds=6, data={"clients": 14})
+    own = experiment(scheme={"kind": "bfv", "min_cluster": 3}, rounds=4, data={"clients": 9})
     server, records, (setup, result) = both(own, tmp_path, seed=5)
     assert_equal(server, records, setup, result)

@@ -8,7 +8,7 @@ import pytest
 from flameche.crypto.box import Box
 from flameche.errors import SealError
 from flameche.network.link import Alone
-from flameche.network.parcel import Parcel
+from flameche.network.parcel import Parcel, Refused
 from tests.network.local import coordinator, experiment, federation
 from tests.network.test_equal import keys_for
 
@@ -25,7 +25,7 @@ def pieces(array):
 @pytest.mark.parametrize("scheme", ["plain", "bfv", "ckks", "paillier", "secagg"])
 def test_metadata_never_cross_in_the_clear(scheme, tmp_path):
     how = {"kind": scheme, "min_cluster": 1, **({"key_bits": 2048} if scheme == "paillier" else {})}
-    own = experiment(scheme=how, rounds=3)
+    own = experiment(scheme=how, rounds=1 if scheme == "paillier" else 2)
     keys = keys_for(own, tmp_path / "keys")
     transport = federation(own, tmp_path, keys=keys)
     coordinator(own, transport, keys=keys).run()
@@ -49,7 +49,7 @@ def test_metadata_never_cross_in_the_clear(scheme, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["bfv", "secagg"])
 def test_the_ledger_counts_every_byte(scheme, tmp_path):
-    own = experiment(scheme={"kind": scheme, "min_cluster": 1}, rounds=3)
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1}, rounds=2)
     keys = keys_for(own, tmp_path / "keys")
     transport = federation(own, tmp_path, keys=keys)
     server = coordinator(own, transport, keys=keys)
@@ -100,3 +100,16 @@ def test_files_of_a_node_are_its_owners_alone(tmp_path):
     files = list(site.iterdir())
     assert {"metadata.npz", "round.npz"} <= {file.name for file in files}
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+@pytest.mark.filterwarnings("ignore:Reading")  # numpy tries an old format where a header is damaged
+def test_a_damaged_parcel_is_refused_or_read_and_nothing_else():
+    data = Parcel({"what": "round"}, {"a": np.arange(5.0), "b": np.array(["x"])}).to_bytes()
+    refused = 0
+    for at in range(len(data)):
+        for bad in (data[:at] + bytes([data[at] ^ 0x1F]) + data[at + 1 :], data[:at]):
+            try:
+                Parcel.from_bytes(bad)
+            except Refused:
+                refused += 1
+    assert refused > len(data)

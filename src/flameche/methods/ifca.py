@@ -65,11 +65,15 @@ class Ifca:
 
     def _choose(self, clients: Ints, start: int) -> Ints:
         """Let clients [n] take the model of a start with the lowest training loss [n]."""
+        loss = self._losses(clients, start)
+        lowest: Ints = np.argmin(np.where(np.isnan(loss), np.inf, loss), axis=1)  # not one that diverged
+        return lowest
+
+    def _losses(self, clients: Ints, start: int) -> Floats:
+        """Let clients [n] try all models of a start on their training samples [n K]."""
         pick = np.tile(np.arange(self.clusters), len(clients)) + start * self.clusters
         loss, _ = self.world.trainer.judge(self.models, pick, np.repeat(clients, self.clusters), "train")
-        loss = np.where(np.isnan(loss), np.inf, loss)  # nobody takes a model that diverged
-        lowest: Ints = np.argmin(loss.reshape(len(clients), self.clusters), axis=1)
-        return lowest
+        return loss.reshape(len(clients), self.clusters)
 
     def _validate(self, pick: Ints, participants: Ints) -> None:
         """Judge every start by the mean of all clients' latest accuracies.
@@ -87,7 +91,8 @@ class Ifca:
                 if NOTHING_HELD not in self.world.notes:
                     self.world.notes.append(NOTHING_HELD)
         self.validation[:, participants] = accuracy.reshape(self.restarts, -1)
-        self.best = int(np.nanmean(self.validation, axis=1).argmax())
+        told = (~np.isnan(self.validation)).sum(axis=1)  # nobody, where all who were asked are lost
+        self.best = int((np.nansum(self.validation, axis=1) / np.maximum(told, 1)).argmax())
 
     def serving(self) -> Ints:
         """Serve each client its model of the best start; one never seen takes the lowest loss."""
@@ -98,8 +103,10 @@ class Ifca:
         return rows
 
     def finish(self) -> Outcome:
-        """Let every client choose a last time."""
-        return Outcome(self._choose(np.arange(self.world.clients), self.best))
+        """Let every client choose a last time; who cannot be asked stays where it was."""
+        loss = self._losses(np.arange(self.world.clients), self.best)
+        lowest = np.argmin(np.where(np.isnan(loss), np.inf, loss), axis=1)
+        return Outcome(np.where(np.isnan(loss).all(axis=1), self.assignment, lowest))
 
     def state(self) -> Arrays:
         """Give choices and accuracies in all starts."""

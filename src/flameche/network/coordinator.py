@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flameche.network.job import Job, Round, TooFew
-from flameche.network.parcel import Arrays, Lost, Parcel, Transport, prefixed
+from flameche.network.parcel import Arrays, Lost, Parcel, Refused, Transport, prefixed
 from flameche.network.relay import Garbage, Relay
 from flameche.network.replies import checked, others_than_most
 from flameche.network.roster import Roster
@@ -111,8 +111,11 @@ class Coordinator:
                     self.relay.forget_models(self.standing.names)
                     return reclustered
                 answer = self._answer(now, said["said"], replies)
-            except Garbage as problem:
-                for number, why in problem.nodes.items():
+            except Refused as problem:  # garbage of some, or all say what cannot be
+                guilty = (
+                    problem.nodes if isinstance(problem, Garbage) else dict.fromkeys(replies, str(problem))
+                )
+                for number, why in guilty.items():
                     self._lose(now, number, why)
                 self._some_out(now)
                 continue
@@ -152,13 +155,17 @@ class Coordinator:
             now.hand_over(sorted(here, key=lambda i: (i in now.lost, i))[:STAND_INS])
             return
         self._say(f"round {now.number}: {len(now.team)} nodes are left, {least} are needed; drawing again")
-        again = self._draw(now.number)
+        try:
+            again = self._draw(now.number)
+        except TooFew as problem:
+            raise self._hopeless(now, str(problem)) from problem
         now.members = again.members
         now.begin_again(again.drawn)
 
-    def _hopeless(self, now: Round) -> TooFew:
+    def _hopeless(self, now: Round, what: str = "") -> TooFew:
         lost = "; ".join(f"node {i}: {why}" for i, why in now.lost.items()) or "too few nodes are there"
-        return TooFew(f"round {now.number} cannot be finished ({lost}); the same command goes on from here")
+        what = what or f"round {now.number} cannot be finished; the same command goes on from here"
+        return TooFew(f"{what} ({lost})")
 
     def _exchange(self, now: Round) -> dict[int, Parcel]:
         """Send every node what is new, until all have caught up; give the replies that agree."""
@@ -232,15 +239,8 @@ class Coordinator:
                 "held": self.relay.holds(number), "since": self.standing.since,
             }  # fmt: skip
             arrays |= self.standing.state
-            wants = wants or self._preloaded(number)
+            wants = wants or self.standing.likely(number, self.job.preload)
         return Parcel(head, {**arrays, **self._models(wants)})
-
-    def _preloaded(self, number: int) -> list[str]:
-        """Guess which models a node will ask for."""
-        if self.job.preload == "all":
-            return self.standing.names
-        known = self.job.preload == "own" and self.standing.names and self.standing.assignment[number] >= 0
-        return [self.standing.names[self.standing.assignment[number]]] if known else []
 
     def _models(self, names: list[str]) -> Arrays:
         arrays: Arrays = {}
@@ -286,6 +286,7 @@ class Coordinator:
             "blocks": self.roster.blocks,
             "now": now.words() if now else None,
         }
+        self.roster.settled = True
         arrays = {**prefixed("relay", self.relay.state()), **prefixed("standing", self.standing.arrays())}
         arrays |= prefixed("now", now.arrays()) if now else {}
         ledger = {**self.ledger.state(), "coordinator": words}
@@ -301,11 +302,13 @@ class Coordinator:
         self.ledger.restore(checkpoint.ledger)
         self.standing = Standing.restored(words["standing"], whole.part("standing"))
         self.roster.known, self.roster.blocks = words["known"], words["blocks"]
+        self.roster.settled = self.roster.blocks is not None
         self.instance = words["instance"]
         self._started -= checkpoint.wall_s
         self._say(f"going on after round {checkpoint.round}")
         if words["now"] is None:
             return None
         now = Round.restored(words["now"], whole.part("now"))
-        self.roster.wait_for(len(now.team), now.team)
+        team = [i for i in now.team if i not in self.job.removed]
+        self.roster.wait_for(len(team), team)
         return now

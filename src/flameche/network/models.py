@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flameche.network.parcel import Parcel
+from flameche.network.parcel import Parcel, Refused
 from flameche.network.relay import MODEL
 from flameche.network.replica import Fetch
 from flameche.training.models import Models, stacked
@@ -26,10 +26,16 @@ def fetcher(parcel: Parcel, trainer: Callable[[], Trainer]) -> Fetch:
         sent = {name: parcel.part(f"model/{name}") for name in names if not name.startswith("init.")}
         if lacking := [name for name, found in sent.items() if not found]:
             raise Missing(lacking)
+        usual = trainer().initial(0)
+        size = [usual.params.shape[1], usual.buffers.shape[1]]
         rows = []
         for name in names:
             own = sent.get(name, {})
             if "params" in own:
+                if [own[key].size for key in MODEL if key in own] != size:
+                    raise Refused(
+                        f"model {name} does not have the size of this node's; somebody sent another"
+                    )
                 rows.append({key: own[key] for key in MODEL})
             else:  # nobody has trained it yet
                 number = int(own["init"]) if own else int(name.removeprefix("init."))

@@ -22,6 +22,7 @@ from flameche.errors import FlamecheError, OutOfRange, SealError, StoreError
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import Method
 from flameche.methods.living import Living
+from flameche.network.forms import is_name
 from flameche.network.link import Alone, Link, Paused
 from flameche.network.models import Missing, fetcher
 from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, npz_arrays, npz_bytes, prefixed
@@ -214,6 +215,7 @@ class Node:
     def _method(self, world: ReplicaWorld, opening: Parcel) -> Method:
         """Build the method as it was after the round before."""
         method = self.work.method(world)
+        expected = len(method.models)
         sealed = opening.arrays.get("state")
         if sealed is not None and sealed.size:
             data, about = sealed.tobytes(), self._about(int(opening.head["since"]))
@@ -222,8 +224,11 @@ class Node:
                 method.restore(Parcel({}, arrays).part("method"))
                 names: Any = Names(tuple(arrays["names"].tolist()))
                 method.models, method.assignment = names, arrays["assignment"].astype(np.int64)
-            except (SealError, Refused, KeyError, ValueError) as problem:
+            except (SealError, Refused, LookupError, ValueError, TypeError) as problem:
                 raise Unreadable from problem
+            known = len(method.assignment) == self.work.clients and all(map(is_name, names.names))
+            if not known or len(names) != expected:
+                raise Unreadable
         return method
 
     def _take_members(self, method: Method, opening: Parcel) -> None:

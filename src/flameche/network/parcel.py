@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import tokenize
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +18,10 @@ from numpy.typing import NDArray
 from flameche.errors import FlamecheError
 
 Arrays = dict[str, NDArray[Any]]
+DAMAGED = (  # what reading a damaged archive ends with
+    ValueError, OSError, EOFError, KeyError, BadZipFile, RuntimeError, MemoryError, OverflowError,
+    SyntaxError, TypeError, struct.error, zlib.error, tokenize.TokenError,
+)  # fmt: skip
 
 
 class Refused(FlamecheError):
@@ -43,7 +50,8 @@ class Parcel:
         arrays = npz_arrays(data)
         try:
             head: dict[str, Any] = json.loads(arrays.pop("head").tobytes())
-        except (KeyError, ValueError) as problem:
+            assert isinstance(head, dict)
+        except (KeyError, ValueError, AssertionError) as problem:
             raise Refused("a message on disk is damaged") from problem
         return cls(head, Parcel({}, arrays).part("body"))
 
@@ -89,5 +97,5 @@ def npz_arrays(data: bytes) -> Arrays:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             return dict(file)
-    except (ValueError, OSError, EOFError, KeyError, BadZipFile) as problem:
+    except DAMAGED as problem:
         raise Refused(f"a piece of state is damaged: {type(problem).__name__}") from problem

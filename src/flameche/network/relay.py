@@ -51,6 +51,7 @@ class Relay:
     def __init__(self, rules: Rules, ledger: Ledger) -> None:
         self.rules, self._ledger = rules, ledger
         self.vault: Vault | None = None
+        self._sums = 0  # in it
         self._loaded: Arrays = {}  # of a checkpoint, until the number of sums is known
         self.models: dict[str, Arrays] = {}
         self.sizes = np.zeros(rules.clients, np.int64)  # of the nodes' training sets
@@ -219,7 +220,9 @@ class Relay:
     def _vault_for(self, sums: int) -> Vault:
         if self.vault is None:
             self.vault = self._new_vault(sums, self._loaded)
-            self._loaded = {}
+            self._loaded, self._sums = {}, sums
+        if sums != self._sums:
+            raise Refused(f"nodes speak of {sums} sums, there are {self._sums}")
         return self.vault
 
     def _new_vault(self, sums: int, state: Arrays) -> Vault:
@@ -253,7 +256,10 @@ def _shape(model: Arrays) -> tuple[int, ...]:
 
 def _init_number(name: str) -> NDArray[np.int64]:
     """Tell which of the initial models a name means; nodes make these themselves."""
-    return np.array(int(name.removeprefix("init.")))
+    number = name.removeprefix("init.")
+    if not number.isdigit():
+        raise Refused(f"nodes train the model '{name}', which there is not")
+    return np.array(int(number[:9]))
 
 
 def _sums(kind: str, sums: Sequence[bytes | None]) -> Parcel:

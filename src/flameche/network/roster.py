@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flameche.network.forms import misfit
 from flameche.network.job import Job
@@ -29,6 +29,8 @@ class Roster:
         self._later: dict[int, float] = {}  # addresses that are not greeted before this time
         self.known: list[int] = []  # numbers of all nodes ever met
         self.blocks: list[int] | None = None  # the shape of everybody's metadata
+        self.settled = False  # that shape is used already
+        self._claims: dict[int, tuple[int, ...]] = {}  # the shapes that nodes told
 
     def meet(self) -> list[int]:
         """Look who is there, greet who is new, and list the numbers of those that fit."""
@@ -40,18 +42,27 @@ class Roster:
         timeout = min(GREETING, self._job.timeout)
         replies = self._transport.exchange(hello, timeout) if hello else {}
         fits = {a: r for a, r in replies.items() if isinstance(r, Parcel) and not self._misfit(r, "hello")}
-        if self.blocks is None and fits:
-            usual = Counter(tuple(reply.head["blocks"]) for reply in fits.values()).most_common(1)
-            self.blocks = list(usual[0][0])
+        self._compare(reply for reply in fits.values() if self._wrong(reply) is None)
         for address in sorted(new):
             reply = fits.get(address)
-            why = _no_hello(replies.get(address)) if reply is None else self._wrong(reply)
+            why = _no_hello(replies.get(address)) if reply is None else self._wrong(reply) or self._odd(reply)
             if reply is None or why is not None:
                 self._say(f"a node is refused: {why}")
                 self._later[address] = time.monotonic() + AGAIN
             else:
                 self._welcome(address, reply)
         return self.here
+
+    def _compare(self, replies: Iterable[Parcel]) -> None:
+        """Find the shape of most nodes' metadata; who has another is refused, also if it came first."""
+        self._claims |= {int(reply.head["number"]): tuple(reply.head["blocks"]) for reply in replies}
+        if self.settled or not self._claims:
+            return
+        self.blocks = list(Counter(self._claims.values()).most_common(1)[0][0])
+        for n in [n for n in self._address if list(self._claims[n]) != self.blocks]:
+            self._later[self._address.pop(n)] = time.monotonic() + AGAIN
+            self.known.remove(n)
+            self._say(f"node {n} is refused after all: most have metadata of shape {self.blocks}")
 
     def _welcome(self, address: int, reply: Parcel) -> None:
         number = int(reply.head["number"])
@@ -95,17 +106,20 @@ class Roster:
         """Tell why a node cannot take part; None if it can."""
         head, job = reply.head, self._job
         number = head.get("number")
-        if not isinstance(number, int) or not 0 <= number < job.rules.clients:
+        if type(number) is not int or not 0 <= number < job.rules.clients:
             return f"its number is not one from 0 to {job.rules.clients - 1}"
         if head["run"] != job.run:
             return f"node {number} has another configuration or seed ({head['run'][:40]}, not {job.run})"
         if head["fingerprint"] != job.fingerprint:
             return f"node {number} has another key ({head['fingerprint'][:40]}, not {job.fingerprint})"
-        if head["blocks"] != self.blocks:
-            return f"node {number} has metadata of shape {head['blocks'][:4]}, the others {self.blocks}"
         if number in self._address:
             return f"there is a node {number} already; numbers are given out once"
         return None
+
+    def _odd(self, reply: Parcel) -> str | None:
+        number, blocks = reply.head["number"], reply.head["blocks"]
+        same = blocks == self.blocks
+        return None if same else f"node {number} has metadata of shape {blocks}, the others {self.blocks}"
 
     def exchange(self, parcels: Mapping[int, Parcel]) -> dict[int, Parcel | Lost]:
         """Send nodes their parcels, and collect their answers; by number, looked at, weighed both ways.

@@ -23,17 +23,25 @@ def score(
     waiting, wants = roster.meet(), dict[int, list[str]]()
     standing.accuracy = np.full(len(standing.accuracy), np.nan)
     head = {"what": "evaluate", "run": run, "round": r, "since": standing.since}
-    for _ in range(2):  # who has no cluster yet has to find it before it knows which model it needs
+    while waiting:
         parcels = {}
         for i in waiting:
             row = standing.assignment[i]
             names = wants.get(i) or ([standing.names[row]] if row >= 0 else [])
             parcels[i] = Parcel(head, {**standing.state, **models(names)})
-        waiting = []
+        waiting, unreadable = [], list[int]()
         for i, reply in roster.exchange(parcels).items():
+            what = "" if isinstance(reply, Lost) else reply.head["what"]
             if isinstance(reply, Lost):
                 say(f"round {r}: node {i} has not scored its model: {reply.why}")
-            elif reply.head["what"] == "need":
+            elif what == "need" and i not in wants:  # it had to find its cluster first
                 wants[i], waiting = reply.head["names"], [*waiting, i]
-            elif reply.head["what"] == "score" and (accuracy := reply.head["accuracy"]) is not None:
+            elif what == "unreadable":
+                unreadable.append(i)
+            elif what == "score" and (accuracy := reply.head["accuracy"]) is not None:
                 standing.accuracy[i] = accuracy if 0 <= accuracy <= 1 else np.nan
+        if 2 * len(unreadable) > len(parcels) and len(standing.copies) > 1:
+            standing.next_copy()
+            waiting += unreadable
+        elif unreadable:
+            say(f"round {r}: nodes {unreadable} cannot read the clients' state, and have not scored")

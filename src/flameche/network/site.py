@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ class Site:
 
     def write(self, name: str, data: bytes) -> None:
         """Put a file in place of an earlier one."""
-        part = self.path / f".{name}.{os.getpid()}"
+        if "/" in name:
+            raise StoreError(f"'{name}' is not a file in a node's folder")
+        part = self.path / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
@@ -53,6 +56,8 @@ class Site:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as problem:
+            raise StoreError(f"{self.path / name} cannot be read: {problem.strerror}") from problem
 
     def take(self, name: str) -> bytes | None:
         """Read a file and remove it: nobody reads it again, also not at the same moment."""
@@ -87,8 +92,9 @@ class Site:
         """Remember how a round began; an earlier one is over."""
         self.forget("round.", "answer.", "session.")
         for file in self.path.glob(".*"):  # left behind by processes that were killed
-            if file.stat().st_mtime < time.time() - LONG_AGO:
-                file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if file.stat().st_mtime < time.time() - LONG_AGO:
+                    file.unlink()
         self.write("round.npz", opening.to_bytes())
 
     @property

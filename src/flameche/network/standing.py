@@ -41,6 +41,13 @@ class Standing:
         """Give the clients' state, as a message has it."""
         return {"state": self.copies[0]} if self.copies else {}
 
+    def likely(self, number: int, preload: str) -> list[str]:
+        """Guess which models a node will ask for."""
+        if preload == "all":
+            return self.names
+        known = preload == "own" and self.names and self.assignment[number] >= 0
+        return [self.names[self.assignment[number]]] if known else []
+
     def next_copy(self) -> bool:
         """Take another node's copy of the state; tell if there was one."""
         self.copies = self.copies[1:]

@@ -150,7 +150,7 @@ class SecAggClient:
     def unmask(self, request: bytes, *, whole: bool = False) -> bytes:
         """Reveal for each peer one share: of its seed if it survived, of its mask key if not; never both.
 
-        whole: refuse where anybody dropped out; a sum of fewer than were agreed on must not be opened.
+        whole: refuse where anybody is missing, at whichever step; the sum must be over all agreed on.
         """
         with self._step("unmask"):
             asked = self._table(Kind.REQUEST, request, 1, own=True)
@@ -161,7 +161,7 @@ class SecAggClient:
                 raise Abort(
                     f"client {self.index} refuses a request that does not name exactly those who shared"
                 )
-            if whole and survived != set(asked):
+            if whole and survived != set(self.session.holders[self.index]):
                 raise Abort(f"client {self.index} refuses to open a sum of fewer clients than agreed on")
             self._expect_peers("request", self.index in survived, len(survived))
             rows = {client: self._held[client][0 if client in survived else 1] for client in asked}
