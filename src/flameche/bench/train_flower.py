@@ -31,12 +31,12 @@ def train(message: Message, context: Context) -> Message:
         _made["trainer"] = make("loop", {**case, "shape": tuple(case["shape"])})
     trainer, one = _made["trainer"], np.zeros(1, np.int64)
     client = int(context.node_config["partition-id"])
-    params, buffers = message.content["arrays"].to_numpy_ndarrays()
+    params, buffers = message.content.array_records["arrays"].to_numpy_ndarrays()
     start = trainer.initial().from_arrays({"params": params[None], "buffers": buffers[None]})
     trained = trainer.train(start, one, one + client, message.content["config"]["server-round"])
     arrays = trained.to_arrays()
     record = ArrayRecord([arrays["params"][0], arrays["buffers"][0]])
-    answer = {"arrays": record, "metrics": MetricRecord({"num-examples": case["samples"]})}
+    answer: dict[str, Any] = {"arrays": record, "metrics": MetricRecord({"num-examples": case["samples"]})}
     return Message(RecordDict(answer), reply_to=message)
 
 

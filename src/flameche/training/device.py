@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -56,6 +57,18 @@ def finish(device: str) -> None:
 def peak_device_memory(device: str) -> int:
     """Give the most bytes that tensors held on a GPU."""
     return torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
+def device_gib() -> float:
+    """Give the memory of the GPU, in GiB."""
+    return float(torch.cuda.mem_get_info()[1]) / 2**30
+
+
+def release(device: str) -> None:
+    """Give back what a run that has ended held on the device, before the next one asks what is free."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
 
 
 def usable_cores() -> int:
