@@ -14,6 +14,7 @@ import typer
 from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
 from flameche.choosing import select_k
+from flameche.deploying import app as deploy_app
 from flameche.display import (
     log,
     out_console,
@@ -41,6 +42,7 @@ app.command()(assign)
 app.command("select-k")(select_k)
 app.command(cls=Spaced)(reproduce)
 app.add_typer(keys_app, name="keys")
+app.add_typer(deploy_app, name="deploy")
 
 
 def usable_schemes(needs: str, family: str) -> str:

@@ -1,0 +1,149 @@
+"""What an app's and a node's settings say: `[tool.flwr.app.config]` and `--node-config`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flameche.errors import ConfigError
+from flameche.experiments.config import Experiment, load_experiment
+
+UserConfig = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What server and nodes read from the app's settings, and must agree on."""
+
+    experiment: Experiment
+    seed: int
+    own_data: bool  # else every node deals itself its client's share of the experiment's dataset
+    load: str  # "module:function" of the app, or ""
+    classes: str
+    device: str
+
+    @classmethod
+    def read(cls, run: UserConfig) -> Shared:
+        """Read the settings of a run; the experiment lies in the app."""
+        name = _text(run, "experiment", "experiment.toml")
+        data = _text(run, "data", "own")
+        if data not in ("own", "simulated"):
+            raise ConfigError(f'data = "{data}" in the app\'s config; expected "own" or "simulated"')
+        return cls(
+            experiment=load_experiment(in_app(name), _text(run, "set").split()),
+            seed=_whole(run, "seed"),
+            own_data=data == "own",
+            load=_text(run, "load"),
+            classes=_text(run, "classes"),
+            device=_text(run, "device", "cpu"),
+        )
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What only the server reads."""
+
+    out: Path
+    key: Path | None
+    timeout: float
+    patience: float
+    least_nodes: int
+    removed: tuple[int, ...]
+    tensorboard: bool
+
+    @classmethod
+    def read(cls, run: UserConfig) -> Serving:
+        """Read the settings of a run."""
+        key = _text(run, "key")
+        gone = _text(run, "removed").replace(",", " ").split()
+        if not all(map(str.isdigit, gone)):
+            raise ConfigError(f'removed = "{run["removed"]}" in the app\'s config; expected numbers of nodes')
+        return cls(
+            out=Path(_text(run, "out", "runs")).expanduser(),
+            key=Path(key).expanduser() if key else None,
+            timeout=_seconds(run, "timeout", 600.0),
+            patience=_seconds(run, "patience", 120.0),
+            least_nodes=_whole(run, "least-nodes", 2),
+            removed=tuple(map(int, gone)),
+            tensorboard=bool(run.get("tensorboard", False)),
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """What only a node knows: its number, its folder, where its key and data are."""
+
+    number: int
+    folder: Path
+    key: Path | None
+    data: Path | None
+    device: str
+    run: str  # the only run that it takes part in; "": any
+
+    @classmethod
+    def read(cls, node: UserConfig) -> Own:
+        """Read a node's settings."""
+        number = node.get("partition-id")
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ConfigError(
+                "the node's settings lack partition-id, its number: --node-config 'partition-id=0'"
+            )
+        folder = _text(node, "folder")
+        if not folder:
+            raise ConfigError(f"node {number}: its settings lack folder, where it keeps its state")
+        key, data = _text(node, "key"), _text(node, "data")
+        return cls(
+            number,
+            Path(folder).expanduser(),
+            Path(key).expanduser() if key else None,
+            Path(data).expanduser() if data else None,
+            _text(node, "device"),
+            _text(node, "run"),
+        )
+
+
+def in_app(name: str) -> Path:
+    """Find a file of the app, whose folder Flower puts on Python's path."""
+    if not Path(name).is_absolute() and ".." not in Path(name).parts:
+        for folder in sys.path:
+            if folder and (Path(folder) / "pyproject.toml").is_file() and (Path(folder) / name).is_file():
+                return Path(folder) / name
+    raise ConfigError(f"the app has no file {name}; `experiment` in its config names one")
+
+
+def hook(reference: str) -> Callable[..., Any]:
+    """Import a function of the app, and of nothing else, by "module:function"."""
+    module, _, name = reference.partition(":")
+    in_app(f"{module.replace('.', '/')}.py")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise ConfigError(
+            f'load = "{reference}" in the app\'s config cannot be imported: {problem}'
+        ) from problem
+    if not callable(found):
+        raise ConfigError(f'load = "{reference}" in the app\'s config is no function')
+    return found  # type: ignore[no-any-return]
+
+
+def _text(table: UserConfig, key: str, default: str = "") -> str:
+    value = table.get(key, default)
+    return value if isinstance(value, str) else str(value)
+
+
+def _whole(table: UserConfig, key: str, default: int = 0) -> int:
+    value = table.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{key} = {value!r} in the app's config; expected a whole number")
+    return value
+
+
+def _seconds(table: UserConfig, key: str, default: float) -> float:
+    value = table.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
+        raise ConfigError(f"{key} = {value!r} in the app's config; expected seconds")
+    return float(value)

@@ -1,0 +1,138 @@
+"""Writes a Flower app for a user's own data and model: `flameche deploy init DIR`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flameche.errors import BadInput
+
+PYPROJECT = """\
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "FLAMECHE on {what}"
+license = "Apache-2.0"
+dependencies = ["flameche[flower]"]
+
+[tool.flwr.app]
+publisher = "{publisher}"
+
+[tool.flwr.app.components]
+serverapp = "flameche.flower.server_app:app"
+clientapp = "flameche.flower.client_app:app"
+
+[tool.flwr.app.config]
+experiment = "experiment.toml"
+set = ""                # changes to it, as after `flameche run --set`: "rounds=5 training.lr=0.01"
+seed = 0
+{data}
+classes = ""            # how many, or their names with commas; "": as many as a site's labels tell
+device = "cpu"          # or "cuda", "auto"; a node's own settings come first
+out = "runs"            # on the server
+key = ""                # on the server: server.pub, for bfv, ckks and paillier
+timeout = 600           # seconds for one answer of a node, training included
+patience = 120          # seconds to wait for nodes
+least-nodes = 2         # fewer do not begin a round
+removed = ""            # numbers of nodes that do not belong any more
+tensorboard = false
+"""
+
+OWN = """\
+data = "own"            # "simulated": nodes deal themselves the experiment's dataset, to try things out
+load = "hooks:load"     # "": a node's settings name its data: an npz with x and y, or a folder of images"""
+DEALT = """\
+data = "simulated"      # nodes deal themselves the experiment's dataset; "own": every node has its samples
+load = ""               # a function of the app that loads them"""
+
+EXPERIMENT = """\
+# What is played; all keys: docs/config.md. Server and nodes read the same file.
+name = "{name}"
+rounds = 20
+participation = 1.0      # share of the nodes that take part in a round
+
+[data]
+clients = {clients}              # nodes, numbered from 0
+groups = 1
+
+[model]
+kind = "hooks:make"      # or lenet5, resnet18, small-cnn
+
+[training]
+epochs = 5
+batch = 32
+lr = 1e-3
+
+[method]
+clusters = 2             # how many groups of sites there may be
+
+[scheme]
+kind = "{scheme}"             # how metadata are sealed: bfv, ckks, paillier, secagg, plain
+"""
+
+HOOKS = '''\
+"""What this federation needs to know of its data and model."""
+
+import numpy as np
+from torch import nn
+
+
+def load(node):
+    """Load this site's samples; `node` holds its own settings, such as node["data"].
+
+    Give images (uint8, or floats in [0, 1]): [n H W], [n H W Ch] or [n Ch H W], and labels 0, 1, 2, … [n].
+    A fifth is kept for tests; give {"x": …, "y": …, "test_x": …, "test_y": …} to choose them yourself.
+    """
+    with np.load(node["data"]) as file:
+        return file["x"], file["y"]
+
+
+def make(shape, classes):
+    """Make the network for images of shape (Ch, H, W); its last linear layer is the head."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * (height // 2) * (width // 2), 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+'''
+
+README = """\
+# {name}
+
+`experiment.toml` says what is played, `hooks.py` how a site's samples are loaded and what the model is,
+`pyproject.toml` what server and nodes are told.
+
+Try it on this machine, with data that are dealt out:
+
+    flameche deploy local --app . --nodes {clients} --set rounds=2 --simulated
+
+For real: docs/deploy.md of flameche.
+"""
+
+
+def write_app(folder: Path, clients: int, scheme: str, publisher: str = "us") -> list[Path]:
+    """Write an app into a folder that is empty or not there; return its files."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")[:32].rstrip("-")
+    if not name or not name[0].isalpha():
+        name = f"app-{name}".rstrip("-")[:32]
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} exists and is not an empty folder")
+    texts = {
+        "pyproject.toml": PYPROJECT.format(name=name, publisher=publisher, what="our own data", data=OWN),
+        "experiment.toml": EXPERIMENT.format(name=name, clients=clients, scheme=scheme),
+        "hooks.py": HOOKS,
+        "README.md": README.format(name=name, clients=clients),
+        ".gitignore": "__pycache__/\n*.key\nruns/\ndeployment/\n",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+    except OSError as problem:
+        raise BadInput(f"{folder} cannot be written: {problem.strerror}") from problem
+    return [folder / file for file in texts]

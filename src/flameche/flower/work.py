@@ -1,0 +1,85 @@
+"""What a node does about a message: reads its settings, plays its client's part, keeps its last model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import Context
+
+from flameche.crypto.registry import KEYED
+from flameche.errors import ConfigError, DataError
+from flameche.experiments.deployment import OwnData, node_work, simulated_data
+from flameche.flower.own_data import from_hook, from_path
+from flameche.flower.settings import Own, Shared, hook
+from flameche.network.node import Node, Work
+from flameche.network.parcel import Parcel
+from flameche.network.site import Site
+from flameche.training.device import choose_device
+from flameche.training.export import save_state
+from flameche.training.models import Models
+
+MODEL = "model.pt"  # in the node's folder: its cluster's model after the last round
+
+
+def answer(parcel: Parcel, context: Context) -> Parcel:
+    """Let this node's client answer the server."""
+    shared, own = Shared.read(context.run_config), Own.read(context.node_config)
+    device = choose_device(own.device or shared.device)
+    work = node_work(
+        shared.experiment,
+        shared.seed,
+        own.number,
+        lambda: load(shared, own, dict(context.node_config)),
+        key_file=own.key,
+        device=device,
+    )
+    check_agreement(shared, own, work)
+    site = Site(own.folder)
+    reply = Node(work, site).handle(parcel)
+    if reply.head.get("what") == "score" and parcel.head.get("round") == work.rounds:
+        keep_model(work, parcel, site)
+    return reply
+
+
+def check_agreement(shared: Shared, own: Own, work: Work) -> None:
+    """Refuse a run that is not the one this site agreed to, or that would not use its key."""
+    if own.run and own.run != work.run:
+        raise ConfigError(f"node {own.number} takes part in run {own.run} alone, this is {work.run}")
+    if own.key is not None and shared.experiment.scheme.kind not in KEYED:
+        raise ConfigError(
+            f"node {own.number} has a key, but this run's metadata would not be sealed with it "
+            f'(scheme.kind = "{shared.experiment.scheme.kind}")'
+        )
+
+
+def load(shared: Shared, own: Own, node: dict[str, Any]) -> OwnData:
+    """Load this site's samples."""
+    if not shared.own_data:
+        return simulated_data(shared.experiment, shared.seed, own.number)
+    where = (shared.classes, shared.seed, own.number)
+    if shared.load:
+        try:
+            given = hook(shared.load)(node)
+        except (ConfigError, DataError):
+            raise
+        except Exception as problem:  # a user's own code can fail in any way; its words may hold values
+            raise DataError(
+                f"node {own.number}: {shared.load} failed: {type(problem).__name__}; the node's log says more"
+            ) from problem
+        return from_hook(given, shared.load, *where)
+    if own.data is None:
+        raise DataError(
+            f"node {own.number} has no data: name them in its settings (data), or write the app's load"
+        )
+    return from_path(own.data, *where)
+
+
+def keep_model(work: Work, parcel: Parcel, site: Site) -> None:
+    """Write the model that was just scored for this client as a torch state_dict."""
+    names = sorted({name.split("/")[1] for name in parcel.arrays if name.startswith("model/")})
+    if len(names) != 1:  # a model that nobody has trained yet
+        return
+    trainer: Any = work.trainer()
+    rows = {key: array[None] for key, array in parcel.part(f"model/{names[0]}").items()}
+    models: Models = trainer.initial().from_arrays(rows)
+    save_state(trainer.model, models, 0, site.path / MODEL)

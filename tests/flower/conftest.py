@@ -1,0 +1,123 @@
+"""A real SuperLink with TLS and three nodes that prove who they are, shared by the tests of this folder."""
+
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from flameche.flower import guard
+
+EXPERIMENT = """
+name = "loop"
+rounds = 2
+participation = 1.0
+[data]
+dataset = "digits"
+clients = 3
+groups = [2, 1]
+per_label = 5
+heterogeneity = "csl"
+[training]
+epochs = 1
+batch = 16
+evaluate_every = 2
+trainer = "loop"
+[method]
+clusters = 2
+[scheme]
+kind = "bfv"
+min_cluster = 1
+"""
+# A node does as a file in its folder says, once: it sends garbage, is killed, or waits.
+NAUGHTY = """
+import os, signal, time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from flameche.flower.client_app import handle
+from flameche.flower.records import unpack
+
+app = ClientApp()
+
+def once(folder, deed):
+    file = folder / deed
+    if found := file.exists():
+        file.unlink()
+    return found
+
+@app.query()
+@app.train()
+@app.evaluate()
+def node(message, context):
+    folder = Path(context.node_config["folder"]).parent
+    if unpack(message.content).head["what"] == "round":
+        if once(folder, "garbage"):
+            return Message(RecordDict({"arrays": ArrayRecord([np.ones(3)])}), reply_to=message)
+        if once(folder, "die"):
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        if once(folder, "wait"):
+            time.sleep(5)
+    return handle(message, context)
+"""
+HOOKS = """
+import numpy as np
+
+def load(node):
+    number = node["partition-id"]
+    if number == 2:
+        raise ValueError("the diagnosis of patient 7")
+    rng = np.random.default_rng(number)
+    y = np.arange(30) % 3
+    return rng.integers(0, 60, (30, 8, 8), np.uint8) + 60 * y[:, None, None].astype(np.uint8), y
+"""
+
+
+@pytest.fixture(scope="session")
+def federation(tmp_path_factory):
+    """Start everything once; afterwards nothing is left running."""
+    pytest.importorskip("flwr")
+    from flameche.experiments.config import load_experiment
+    from flameche.flower.fleet import Fleet
+    from flameche.flower.local import certificates, digits_app, make_keys, start_node
+
+    folder = tmp_path_factory.mktemp("flower")
+    app = digits_app(folder / "app")
+    (app / "experiment.toml").write_text(EXPERIMENT)
+    (app / "naughty.py").write_text(NAUGHTY)
+    (app / "hooks.py").write_text(HOOKS)
+    told = (app / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(told.replace("flameche.flower.client_app:app", "naughty:app"))
+    keys = make_keys(load_experiment(app / "experiment.toml"), folder / "keys")
+    with Fleet(folder, 3, certificates(folder / "tls")) as fleet:
+        fleet.start_link()
+        for number in range(3):
+            start_node(fleet, number, keys)
+        yield SimpleNamespace(fleet=fleet, app=app, keys=keys, folder=folder)
+    assert not mentioning(folder), "processes were left behind"
+
+
+def mentioning(folder):
+    """Find running processes that were started for a folder: it is in their words or their environment."""
+    found = []
+    for pid in guard.processes():
+        for what in ("cmdline", "environ"):
+            try:
+                with open(f"/proc/{pid}/{what}", "rb") as file:
+                    if str(folder).encode() in file.read():
+                        found.append(pid)
+            except OSError:
+                continue
+    return sorted({*found} - {os.getpid()})
+
+
+def until(what, patience=40.0):
+    """Wait for something."""
+    end = time.monotonic() + patience
+    while not (found := what()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+    return found

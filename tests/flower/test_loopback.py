@@ -1,0 +1,175 @@
+"""Flower for real, on this machine: a SuperLink with TLS, nodes that prove who they are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from flameche.flower import guard
+
+pytest.importorskip("flwr")
+
+from flameche.crypto.keyfile import PUBLIC, SECRET, read_secret
+from flameche.experiments.build import build
+from flameche.experiments.config import config_hash, load_experiment
+from flameche.flower.agreed import app_hash
+from flameche.flower.certificates import make_node_key
+from flameche.flower.fleet import MARK
+from flameche.flower.local import run_of
+from flameche.flower.processes import last_words
+from flameche.simulation.engine import simulate
+from tests.flower.conftest import mentioning
+
+
+def run(world, out, changes="", **settings):
+    """Run the app; yield what the server says, line by line."""
+    told = {
+        "set": changes, "out": str(out), "key": str(world.keys / PUBLIC), "patience": 60, **settings
+    }  # fmt: skip
+    for line in world.fleet.run(world.app, told):
+        if MARK in line:
+            yield line.partition(MARK)[2]
+
+
+def read(world, out, changes=""):
+    experiment = load_experiment(world.app / "experiment.toml", changes.split())
+    folder = out / experiment.name / config_hash(experiment) / "0"
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return experiment, folder, json.loads((folder / "summary.json").read_text()), rounds
+
+
+@pytest.fixture(scope="module")
+def undisturbed(federation):
+    out = federation.folder / "runs"
+    said = list(run(federation, out))
+    return said, *read(federation, out)
+
+
+def test_nodes_do_what_the_simulator_does(federation, undisturbed):
+    said, experiment, folder, summary, rounds = undisturbed
+    scheme = read_secret(federation.keys / SECRET)
+    setup = build(experiment, 0, device="cpu", scheme=scheme)
+    result = simulate(setup.method, setup.world, experiment.participants, evaluate_every=2)
+    assert [r["lost"] for r in rounds] == [{}, {}], said
+    assert [r["assignment"] for r in rounds] == [r["assignment"] for r in result.rounds]
+    assert summary["accuracy"] == pytest.approx(result.rounds[-1]["accuracy"], abs=1e-6)
+    assert summary["assignment_final"] == result.outcome.assignment.tolist()
+    assert summary["dbi"] == pytest.approx(result.outcome.dbi, abs=1e-4, nan_ok=True)
+    assert summary["scheme"] == "bfv" and summary["bytes_up"] > 0
+    assert (folder.parents[1] / "report.html").is_file() and (folder / "models.npz").is_file()
+    assert any(line.startswith("round 2/2 · nodes 0-2 · clusters") for line in said)
+
+
+def test_every_site_ends_with_its_model_and_nothing_is_open_to_others(federation, undisturbed):
+    import torch
+
+    for number in range(3):
+        site = federation.folder / f"site-{number}"
+        assert torch.load(site / "state" / "model.pt", weights_only=True)
+        for private in (site, site / "state", site / SECRET):
+            assert private.stat().st_mode & 0o077 == 0
+    server = federation.folder / "server"
+    secret = (federation.keys / SECRET).read_bytes()
+    phi = (federation.folder / "site-0" / "state" / "metadata.npz").read_bytes()
+    for file in (f for f in [*server.rglob("*"), *undisturbed[2].rglob("*")] if f.is_file()):
+        content = file.read_bytes()
+        assert secret[-64:] not in content and phi[200:264] not in content, file
+
+
+def test_a_finished_run_is_not_played_twice(federation, undisturbed):
+    said = list(run(federation, federation.folder / "runs"))
+    assert len(said) == 1 and said[0].startswith("finished earlier")
+
+
+def test_a_server_that_is_killed_goes_on_and_ends_the_same(federation, undisturbed):
+    out = federation.folder / "again"
+    lines = run(federation, out)
+    for line in lines:
+        if line.startswith("round 1/2"):
+            break
+    family = guard.households(federation.fleet.processes.ids, guard.processes())
+    servers = [pid for pid in family if _name(pid) == "flwr-serverapp"]
+    assert servers
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    lines.close()
+    said = list(run(federation, out))
+    assert any("going on after round 1" in line for line in said)
+    *_, summary, rounds = read(federation, out)
+    before, expected = undisturbed[4], undisturbed[3]
+    assert [r["assignment"] for r in rounds] == [r["assignment"] for r in before]
+    for key in ("accuracy", "assignment", "assignment_final", "k"):
+        assert summary[key] == expected[key]
+
+
+def test_sites_bring_their_own_data_and_failures_tell_nothing_of_them(federation):
+    changes, out = "method.kind=fedavg rounds=1 data.groups=1", federation.folder / "own"
+    said = list(run(federation, out, changes, data="own", load="hooks:load", classes="3", patience=4))
+    *_, summary, rounds = read(federation, out, changes)
+    assert rounds[0]["participants"] == [0, 1] and summary["dataset"] == "own" and summary["accuracy"] > 0
+    refused = next(line for line in said if line.startswith("a node is refused"))
+    assert "node 2: hooks:load failed: ValueError" in refused and "diagnosis" not in "".join(said)
+    assert "diagnosis" in (federation.folder / "site-2" / "node.log").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+def test_a_site_may_hold_on_to_what_it_agreed_to(federation, undisturbed):
+    assert app_hash(federation.app) == federation.fleet.runs()[-1]["fab-hash"]
+    assert run_of(federation.app, []) == f"{undisturbed[3]['config_hash']}-0"
+    said = list(run(federation, federation.folder / "open", "scheme.kind=plain rounds=1", patience=1))
+    assert sum("has a key, but this run's metadata would not be sealed" in line for line in said) == 3
+
+
+def test_deploy_node_joins_and_leaves_without_a_trace(federation):
+    folder = federation.folder / "fourth"
+    secret, public = make_node_key(folder, "node.key")
+    federation.fleet.register(public)
+    before = federation.fleet.online()
+    words = ["--superlink", f"127.0.0.1:{federation.fleet.port}", "--number", "2", "--folder", str(folder)]
+    words += ["--root-certificates", str(federation.fleet.certificates.ca), "--identity", str(secret)]
+    command = [sys.executable, "-m", "flameche", "deploy", "node", *words, "--app", str(federation.app)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+        for line in node.stdout:
+            if "SuperNode ID" in line:
+                break
+        assert federation.fleet.online() == before + 1
+        node.send_signal(signal.SIGINT)
+        node.stdout.read()
+        assert node.wait() == 130
+    assert not mentioning(folder)
+
+
+def test_an_unregistered_node_is_refused(federation):
+    folder = federation.folder / "stranger"
+    secret, _ = make_node_key(folder, "node.key")
+    site = federation.fleet.start_node(9, {"partition-id": 1, "folder": str(folder)}, secret)
+    assert site.program.wait(timeout=60) == 1
+    assert "Failed to initialize the connection" in (site.folder / "node.log").read_text(), last_words(
+        site.folder / "node.log"
+    )
+    federation.fleet.stop_node(9)
+
+
+def test_a_node_that_is_killed_or_sends_garbage_is_lost_and_the_rest_goes_on(federation):
+    """FedAvg, with the fewest messages: node 1 sends garbage in round 1, node 2 is killed in round 2."""
+    changes = "method.kind=fedavg rounds=2"
+    out = federation.folder / "faults"
+    (federation.folder / "site-1" / "garbage").touch()
+    for line in run(federation, out, changes, timeout=6, patience=8):
+        if line.startswith("round 1/2"):
+            (federation.folder / "site-2" / "die").touch()
+    *_, summary, rounds = read(federation, out, changes)
+    assert "not flameche's" in rounds[0]["lost"]["1"] and rounds[0]["participants"] == [0, 2]
+    assert rounds[1]["lost"] == {"2": "no answer in 6 s"} and rounds[1]["participants"] == [0, 1]
+    assert summary["accuracy"] > 0 and any("lost 2 times" in note for note in summary["notes"])
+
+
+def _name(pid):
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

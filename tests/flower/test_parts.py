@@ -1,0 +1,341 @@
+"""The small parts: settings, a site's data, certificates, agreed apps, pauses, the operator's line."""
+
+import hashlib
+import json
+import math
+import ssl
+import time
+
+import numpy as np
+import pytest
+
+from flameche.errors import BadInput, ConfigError, DataError, FlamecheError
+from flameche.flower.live import Live, line, numbers
+from flameche.flower.own_data import from_arrays, from_hook, from_path, image_shape
+from flameche.flower.settings import Own, Serving, Shared, hook, in_app
+from flameche.flower.template import write_app
+
+flwr = pytest.importorskip("flwr")
+
+from flameche.flower.agreed import AGREED, app_hash, clientapp  # noqa: E402
+from flameche.flower.certificates import make_certificates, make_node_key  # noqa: E402
+from flameche.flower.local import Local, digits_app, run_of  # noqa: E402
+from flameche.flower.prompt import Pauses  # noqa: E402
+
+RECORD = {
+    "round": 3, "accuracy": 0.875, "sizes": [5, 3], "participants": [0, 1, 2, 5, 7, 8], "reclustered": True,
+    "bytes_up": 3_000_000, "bytes_down": 5_000_000, "lost": {"4": "offline"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    folder = digits_app(tmp_path / "app")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+# Settings
+
+
+def test_an_app_and_its_changes_are_read(app):
+    shared = Shared.read({"set": "rounds=5 scheme.kind=plain", "seed": 3, "data": "simulated"})
+    assert (shared.experiment.rounds, shared.experiment.scheme.kind, shared.seed) == (5, "plain", 3)
+    serving = Serving.read({"key": "", "removed": "3, 4", "timeout": 5})
+    assert (serving.key, serving.removed, serving.timeout, serving.least_nodes) == (None, (3, 4), 5.0, 2)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.toml", "nothing.toml"])
+def test_an_experiment_lies_in_the_app_and_nowhere_else(app, name):
+    with pytest.raises(ConfigError, match="the app has no file"):
+        in_app(name)
+
+
+@pytest.mark.parametrize(
+    "reference", ["os:system", "subprocess:run", "hooks:nothing", "hooks:NUMBER", "hooks"]
+)
+def test_a_hook_is_a_function_of_the_app_and_of_nothing_else(app, reference):
+    (app / "hooks.py").write_text("NUMBER = 3\ndef load(node):\n    return node\n")
+    with pytest.raises(ConfigError):
+        hook(reference)
+    assert hook("hooks:load")(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("read", "table", "why"),
+    [
+        (Shared.read, {"data": "mine"}, '"own" or "simulated"'),
+        (Shared.read, {"seed": -1}, "whole number"),
+        (Serving.read, {"timeout": 0}, "seconds"),
+        (Serving.read, {"removed": "a"}, "numbers of nodes"),
+        (Own.read, {"folder": "x"}, "partition-id"),
+        (Own.read, {"partition-id": True, "folder": "x"}, "partition-id"),
+        (Own.read, {"partition-id": 1}, "folder"),
+    ],
+)
+def test_wrong_settings_are_told_in_one_line(app, read, table, why):
+    with pytest.raises(ConfigError, match=why):
+        read(table)
+
+
+# A site's data
+
+
+def images(n, shape=(8, 8), seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8)
+
+
+def test_samples_are_parted_once_and_for_all():
+    x, y = images(50), np.arange(50) % 3
+    one, other = (from_arrays({"x": x, "y": y}, "x", "", 0, 4) for _ in range(2))
+    assert len(one.train[1]) == 40 and len(one.test[1]) == 10 and one.classes == 3
+    np.testing.assert_array_equal(one.train[0], other.train[0])
+    whole = np.concatenate([one.train[0], one.test[0]])[:, 0]
+    assert sorted(map(bytes, whole)) == sorted(map(bytes, x))
+    elsewhere = from_arrays({"x": x, "y": y}, "x", "5", 0, 5)
+    assert elsewhere.classes == 5 and not np.array_equal(elsewhere.test[0], one.test[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((8, 9), (1, 8, 9)), ((8, 9, 3), (3, 8, 9)), ((3, 8, 9), (3, 8, 9))]
+)
+def test_channels_may_be_first_last_or_none(shape, expected):
+    assert image_shape(images(2, shape), "x") == expected
+    assert from_hook((images(6, shape), np.zeros(6, int)), "x", "", 0, 0).shape == expected
+
+
+def test_a_hook_may_choose_its_test_samples():
+    given = {
+        "x": images(4),
+        "y": np.array([0, 1, 0, 1]),
+        "test_x": images(2, seed=1),
+        "test_y": np.array([0, 2]),
+    }
+    own = from_hook(given, "hooks:load", "", 0, 0)
+    assert (len(own.train[1]), len(own.test[1]), own.classes) == (4, 2, 3)
+
+
+def test_an_npz_and_a_folder_of_images_are_read(tmp_path):
+    from PIL import Image
+
+    x, y = images(10, (8, 8)), np.arange(10) % 2
+    np.savez(tmp_path / "site.npz", x=x, y=y)
+    for n, (image, label) in enumerate(zip(x, y, strict=True)):
+        folder = tmp_path / "site" / ("healthy" if label else "ill")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{n}.png")
+    one = from_path(tmp_path / "site.npz", "2", 0, 0)
+    other = from_path(tmp_path / "site", "ill, healthy", 0, 0)
+    assert one.shape == other.shape == (1, 8, 8) and one.classes == other.classes == 2
+    assert sorted(map(bytes, x[y == 1])) == sorted(
+        bytes(image)
+        for part in (other.train, other.test)
+        for image, label in zip(*part, strict=True)
+        if label
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda p: from_path(p / "no.npz", "", 0, 0), "no such file"),
+        (lambda p: from_path(p / "text.npz", "", 0, 0), "not an npz"),
+        (lambda p: from_path(p / "x.npz", "", 0, 0), "missing y"),
+        (lambda p: from_path(p / "empty", "", 0, 0), "no images"),
+        (lambda p: from_path(p / "named", "", 0, 0), "no class"),
+        (lambda p: from_path(p / "sizes", "", 0, 0), "one size"),
+        (lambda p: from_hook(3, "hooks:load", "", 0, 0), "expected images and labels"),
+        (lambda p: from_hook((images(3), np.array([0, 1, 7])), "h", "3", 0, 0), "0 to 2"),
+        (lambda p: from_hook((np.ones((3, 9)), np.zeros(3, int)), "h", "", 0, 0), "expected images"),
+    ],
+)
+def test_data_that_do_not_fit_are_told_in_one_line(tmp_path, make, why):
+    from PIL import Image
+
+    (tmp_path / "text.npz").write_text("x")
+    np.savez(tmp_path / "x.npz", x=images(3))
+    for folder in ("empty", "named/cats", "sizes/0"):
+        (tmp_path / folder).mkdir(parents=True)
+    Image.fromarray(images(1)[0]).save(tmp_path / "sizes/0/a.png")
+    Image.fromarray(images(1, (9, 9))[0]).save(tmp_path / "sizes/0/b.png")
+    with pytest.raises(DataError, match=why) as caught:
+        make(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+# Certificates and identities
+
+
+def test_a_certificate_is_good_for_its_hosts_alone(tmp_path):
+    made = make_certificates(tmp_path, ["127.0.0.1", "link.example"])
+    assert made.key.stat().st_mode & 0o077 == 0
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.certificate, made.key)
+    assert [_greets(server, made.ca, name) for name in ("127.0.0.1", "link.example", "else.example")] == [
+        True, True, False,
+    ]  # fmt: skip
+    stranger = make_certificates(tmp_path / "other", ["127.0.0.1"])
+    assert not _greets(server, stranger.ca, "127.0.0.1")
+
+
+def _greets(server, ca, name):
+    """Shake hands in memory."""
+    client = ssl.create_default_context(cafile=str(ca))
+    a, b = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one, other = client.wrap_bio(a, b, server_hostname=name), server.wrap_bio(b, a, server_side=True)
+    done = set()
+    try:
+        for _ in range(6):
+            for who in (one, other):
+                try:
+                    who.do_handshake()
+                    done.add(who)
+                except ssl.SSLWantReadError:
+                    pass
+    except ssl.SSLError:
+        return False
+    return len(done) == 2
+
+
+def test_keys_are_never_replaced(tmp_path):
+    secret, public = make_node_key(tmp_path, "node.key")
+    assert secret.stat().st_mode & 0o077 == 0 and public.read_text().startswith("ecdsa-sha2-nistp384")
+    with pytest.raises(BadInput, match="never replaced"):
+        make_node_key(tmp_path, "node.key")
+    make_certificates(tmp_path, ["localhost"])
+    with pytest.raises(BadInput, match="never replaced"):
+        make_certificates(tmp_path, ["localhost"])
+    with pytest.raises(BadInput, match="no host name"):
+        make_certificates(tmp_path / "x", ["ü.example"])
+
+
+# Apps
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
+def test_a_written_app_is_one_that_flower_takes_and_its_hash_is_its_own(tmp_path):
+    from flwr.cli.config_utils import load_and_validate
+
+    write_app(tmp_path / "Our scans 1", 4, "bfv")
+    folder = tmp_path / "Our scans 1"
+    config, warnings = load_and_validate(folder / "pyproject.toml")
+    assert not warnings and config["project"]["name"] == "Our-scans-1"
+    assert Local(folder, tmp_path, tmp_path, 4).experiment.model.kind == "hooks:make"
+    first = app_hash(folder)
+    assert first == app_hash(folder) and run_of(folder, []) != run_of(folder, ["rounds=3"])
+    (folder / "hooks.py").write_text("# other\n")
+    assert app_hash(folder) != first
+    with pytest.raises(BadInput, match="not an empty folder"):
+        write_app(folder, 4, "bfv")
+
+
+def test_the_example_is_what_deploy_local_plays(tmp_path):
+    from pathlib import Path
+
+    example = Path(__file__).parents[2] / "examples" / "flower-app"
+    written = digits_app(tmp_path / "flower-app")
+    for name in ("pyproject.toml", "experiment.toml"):
+        assert (example / name).read_text() == (written / name).read_text()
+
+
+def test_an_app_that_was_not_agreed_to_does_not_run(monkeypatch):
+    from flwr.supernode import cli
+    from flwr.supernode.runtime import run_clientapp as runtime
+
+    installed = []
+    monkeypatch.setattr(runtime, "install_from_fab", lambda bundle, **_: installed.append(bundle))
+    monkeypatch.setenv(AGREED, hashlib.sha256(b"read and approved").hexdigest())
+    monkeypatch.setattr(cli, "flwr_clientapp", lambda: runtime.install_from_fab(b"read and approved"))
+    clientapp()
+    monkeypatch.setattr(cli, "flwr_clientapp", lambda: runtime.install_from_fab(b"something else"))
+    with pytest.raises(FlamecheError, match="not agreed"):
+        clientapp()
+    assert installed == [b"read and approved"]
+
+
+def test_flower_is_still_as_we_know_it():
+    from flwr.supernode import start_client_internal as loop
+    from flwr.supernode.runtime import run_clientapp as runtime
+
+    assert loop.time is time and callable(runtime.install_from_fab)
+
+
+def test_pauses_are_short_after_a_message_and_grow_to_flowers():
+    slept = []
+    pauses = Pauses(slept.append)
+    for _ in range(40):
+        pauses.sleep(3)
+    assert slept[0] < 0.2 and slept == sorted(slept) and slept[-1] == 3
+    pauses.sleep(0.5)
+    pauses.sleep(3)
+    assert slept[-2] < 0.1 and slept[-1] < 0.2
+    assert pauses.monotonic() <= time.monotonic()
+
+
+# The operator's line
+
+
+def test_a_round_is_a_line():
+    assert line(RECORD, 10, 1_500_000, 250_000) == (
+        "round 3/10 · nodes 0-2 5 7-8 · clusters 5 3 · accuracy 87.5% · 1.50 MB up, 0.25 down · regrouped · "
+        "lost node 4: offline"
+    )
+    quiet = {**RECORD, "accuracy": math.nan, "reclustered": False, "lost": {}}
+    assert line(quiet, 10, 0, 0) == "round 3/10 · nodes 0-2 5 7-8 · clusters 5 3 · 0.00 MB up, 0.00 down"
+    assert numbers([]) == "" and numbers([4]) == "4"
+
+
+def test_bytes_are_told_by_round_and_numbers_go_to_the_board():
+    said, board = [], []
+    live = Live(2, said.append, type("Board", (), {"add": lambda self, *a: board.append(a)})())
+    live.round({**RECORD, "round": 1})
+    live.round({**RECORD, "round": 2, "bytes_up": 4_000_000, "accuracy": None})
+    assert "3.00 MB up, 5.00 down" in said[0] and "1.00 MB up, 0.00 down" in said[1]
+    assert board[0][0] == 1 and board[0][1]["accuracy"] == 0.875 and board[0][1]["cluster sizes/1"] == 3
+    assert math.isnan(board[1][1]["accuracy"])
+    json.dumps(board)
+
+
+def test_a_board_writes_event_files_or_says_what_is_missing(tmp_path):
+    from importlib.util import find_spec
+
+    from flameche.training.board import Board
+
+    if find_spec("tensorboard") is None:
+        with pytest.raises(ConfigError, match="pip install tensorboard"):
+            Board(tmp_path)
+        return
+    board = Board(tmp_path)
+    board.add(1, {"accuracy": 0.5, "nothing": math.nan})
+    board.close()
+    assert list(tmp_path.glob("events*"))
+
+
+# The strategy
+
+
+def test_the_experiment_says_everything(tmp_path, app):
+    from flameche.flower import Flameche
+
+    strategy = Flameche("experiment.toml", out=tmp_path, own_data=False)
+    assert strategy.experiment.name == "flower-digits"
+    for given in ({"num_rounds": 99}, {"initial_arrays": object()}, {"evaluate_fn": print}):
+        with pytest.raises(ConfigError):
+            strategy.start(grid=None, **given)
+    with pytest.raises(ConfigError, match=r"server\.pub"):
+        strategy.start(grid=None, num_rounds=3)
+    with pytest.raises(FlamecheError, match="start"):
+        strategy.configure_train(1, None, None, None)
+
+
+def test_a_simulation_is_not_taken_for_a_run_on_a_network(tmp_path, app):
+    from flameche.errors import StoreError
+    from flameche.experiments.config import load_experiment
+    from flameche.flower import Flameche
+
+    plain = load_experiment(app / "experiment.toml", ["scheme.kind=plain"])
+    strategy = Flameche(plain, out=tmp_path)
+    strategy.folder.mkdir(parents=True)
+    (strategy.folder / "environment.json").write_text('{"device": "cpu"}')
+    with pytest.raises(StoreError, match="holds a simulation"):
+        strategy.start(grid=None)
