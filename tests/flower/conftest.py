@@ -1,6 +1,7 @@
 """A real SuperLink with TLS and three nodes that prove who they are, shared by the tests of this folder."""
 
 import os
+import signal
 import time
 from types import SimpleNamespace
 
@@ -98,6 +99,11 @@ def federation(tmp_path_factory):
             start_node(fleet, number, keys)
         yield SimpleNamespace(fleet=fleet, app=app, keys=keys, folder=folder)
     assert not mentioning(folder), "processes were left behind"
+
+
+def heed_interrupts():
+    """What is started in the background ignores them, and hands that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def mentioning(folder):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from flameche import deploying
 from flameche.cli import app, main
-from tests.flower.conftest import mentioning, until
+from tests.flower.conftest import heed_interrupts, mentioning, until
 
 
 def call(*words):
@@ -79,7 +79,7 @@ def test_nothing_stays_when_it_is_stopped_or_killed(tmp_path, sign, when, code):
     command = [sys.executable, "-m", "flameche", "deploy", "local", "--nodes", "3", "--scheme", "plain"]
     with subprocess.Popen(
         [*command, "--folder", str(tmp_path / "d"), "--out", str(tmp_path / "r")],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_interrupts,
     ) as program:  # fmt: skip
         for line in program.stdout:
             if when in line:

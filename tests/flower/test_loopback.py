@@ -21,7 +21,7 @@ from flameche.flower.fleet import MARK
 from flameche.flower.local import run_of
 from flameche.flower.processes import last_words
 from flameche.simulation.engine import simulate
-from tests.flower.conftest import mentioning
+from tests.flower.conftest import heed_interrupts, mentioning
 
 
 def run(world, out, changes="", **settings):
@@ -131,7 +131,9 @@ def test_deploy_node_joins_and_leaves_without_a_trace(federation):
     words = ["--superlink", f"127.0.0.1:{federation.fleet.port}", "--number", "2", "--folder", str(folder)]
     words += ["--root-certificates", str(federation.fleet.certificates.ca), "--identity", str(secret)]
     command = [sys.executable, "-m", "flameche", "deploy", "node", *words, "--app", str(federation.app)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_interrupts
+    ) as node:
         for line in node.stdout:
             if "SuperNode ID" in line:
                 break
