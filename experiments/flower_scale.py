@@ -31,7 +31,7 @@ from flameche.flower.fleet import MARK, Fleet
 from flameche.flower.local import digits_app, make_keys, start_node
 
 RESULTS = Path(__file__).parents[1] / "results"
-CHANGES = ["data.groups=4", "method.clusters=4", "data.per_label=3", "training.evaluate_every=100"]
+CHANGES = ["data.groups=4", "method.clusters=4", "data.per_label=2", "training.evaluate_every=100"]
 CHANGES += ["scheme.min_cluster=1", "method.mode=paper"]
 SERVER = """
 import logging, time

@@ -34,7 +34,7 @@ def local(
     app_folder: Annotated[
         Path | None, typer.Option("--app", help="An app; else digits.", metavar="DIR")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=2, max=200)] = 5,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=2, max=60)] = 5,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds.", min=1)] = None,
     scheme: Annotated[str | None, typer.Option("--scheme", help="How metadata are sealed.")] = None,
     tls: Annotated[
@@ -61,7 +61,8 @@ def local(
     _need_flwr()
     from flameche.flower.local import Local, digits_app, play
 
-    changes = [*(overrides or [])]
+    few = ["data.per_label=2"] if app_folder is None and nodes > 16 else []  # there are not that many digits
+    changes = [*few, *(overrides or [])]
     changes += [f"rounds={rounds}"] if rounds is not None else []
     changes += [f"scheme.kind={scheme}"] if scheme is not None else []
     where = app_folder if app_folder is not None else digits_app(folder / "app")
