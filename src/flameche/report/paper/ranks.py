@@ -21,7 +21,8 @@ Block = tuple[str, str, int]  # set, setting, seed
 def draw_ranks(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """Rank the methods' accuracies over all blocks in which every one of them was run."""
     sheet = Sheet.of(entry, choice, stored)
-    methods = [row for row in sheet.rows if sheet.get(row=row)]
+    runs = {row: len(sheet.get(row=row)) for row in sheet.rows}
+    methods = [row for row in sheet.rows if runs[row] > 0 and 2 * runs[row] >= max(runs.values())]
     blocks = _blocks(sheet, methods)
     ranking = _ranked(blocks, methods)
     by_setting = {
@@ -30,7 +31,8 @@ def draw_ranks(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     }
     table = _table(sheet, methods, ranking, by_setting)
     lead = (
-        "Accuracies of every set, setting and seed in which all these methods were run; a block's mean is "
+        "Accuracies of every set, setting and seed in which all these methods were run (one with less than "
+        "half as many runs as others is left out); a block's mean is "
         "taken from its values, and what is left is ranked over all blocks, 1 for the best. Oracle, which "
         "knows the groups, has no rank. Beside it the plain ranks within blocks."
     )
@@ -48,7 +50,8 @@ def _blocks(sheet: Sheet, methods: Sequence[str]) -> dict[Block, list[float]]:
         value = None if line is None else percent(line)
         if value is not None:
             known.setdefault((run.dataset, run.setting, run.seed), {})[run.row] = value
-    return {block: [got[row] for row in methods] for block, got in known.items() if len(got) == len(methods)}
+    whole = {block: got for block, got in known.items() if got.keys() >= set(methods)}
+    return {block: [got[row] for row in methods] for block, got in whole.items()}
 
 
 def _ranked(blocks: dict[Block, list[float]], methods: Sequence[str]) -> Ranking | None:
@@ -65,6 +68,7 @@ def _table(
         *(Column(setting, f"aligned_rank_{setting}", numeric=True) for setting in by_setting),
         Column("Rank within blocks", "rank", numeric=True),
     )
+    runs = {row: len(sheet.get(row=row)) for row in sheet.rows}
     order = list(methods)
     if ranking is not None:
         order = [methods[i] for i in np.argsort(ranking.aligned, kind="stable")]
@@ -72,15 +76,15 @@ def _table(
     for row in [*order, *(row for row in sheet.rows if row not in methods)]:
         cells = [Cell(sheet.title(row))]
         for which in (ranking, *by_setting.values()):
-            cells.append(_rank(methods, row, None if which is None else which.aligned, ".1f"))
-        cells.append(_rank(methods, row, None if ranking is None else ranking.plain, ".2f"))
+            cells.append(_rank(runs, methods, row, None if which is None else which.aligned, ".1f"))
+        cells.append(_rank(runs, methods, row, None if ranking is None else ranking.plain, ".2f"))
         rows.append(tuple(cells))
     return Table(columns, tuple(rows))
 
 
-def _rank(methods: Sequence[str], row: str, ranks: Floats | None, form: str) -> Cell:
+def _rank(runs: dict[str, int], methods: Sequence[str], row: str, ranks: Floats | None, form: str) -> Cell:
     if row not in methods:
-        return Cell(NOT_RUN)
+        return Cell(NOT_RUN if not runs[row] else "too few runs")
     if ranks is None:
         return Cell(ABSENT)
     value = float(ranks[methods.index(row)])
