@@ -303,6 +303,29 @@ def test_a_ciphertext_cut_short_inside_an_intact_envelope_is_refused(kind):
                 take(refilled(own, wrong))
 
 
+def oddly_sealed(own, sealed, how):
+    """Seal something that cannot be added to others, in an envelope like that of `sealed`."""
+    import tenseal as ts
+
+    numbers = HEADER.unpack_from(sealed)[4]
+    values = [1] * {"short": numbers, "long": numbers + 2, "scale": numbers + 1}[how]
+    secret = own._secret
+    if how == "scale":
+        vector = ts.ckks_vector(secret.context, values, scale=2.0 ** (secret.ring.scale - 3))
+    else:
+        vector = (ts.bfv_vector if secret.ring.plain else ts.ckks_vector)(secret.context, values)
+    return refilled(own, [vector.serialize()], numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [*((k, how) for k in KINDS for how in ("short", "long")), ("ckks", "scale")]
+)
+def test_a_ciphertext_that_cannot_be_added_to_others_is_refused_at_the_door(kind, how):
+    own = scheme(kind)
+    with pytest.raises(SealError, match="another length or scale"):
+        own.adder().load(oddly_sealed(own, own.client_key().seal(np.ones(5)), how))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forged_count_of_terms_or_numbers_does_not_open(kind):
     own = scheme(kind)

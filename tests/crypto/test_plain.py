@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from flameche.crypto.plain import Plain, PlainAdder, PlainKey
+from flameche.crypto.plain import Plain, PlainAdder, PlainKey, PlainVector
 from flameche.errors import SealError
 
 vectors = st.lists(arrays(np.float64, 6, elements=st.floats(-1e3, 1e3, width=32)), min_size=2, max_size=8)
@@ -49,6 +49,8 @@ def test_a_vector_costs_four_bytes_a_number_and_a_header():
 def test_a_vector_that_is_not_finite_is_refused(bad):
     with pytest.raises(SealError, match="NaN or infinite"):
         PlainKey().seal(np.array([1.0, bad]))
+    with pytest.raises(SealError, match="NaN or infinite"):
+        PlainAdder().load(PlainVector(np.array([1.0, bad])).to_bytes())
 
 
 def test_nothing_different_lengths_and_damaged_bytes_are_refused():

@@ -73,8 +73,7 @@ def exchange(answers, timeout=60.0):
 def test_each_node_gets_its_own_message_and_answers_it():
     grid, transport, found = exchange({3: (0.0, echo), 5: (2.0, echo)})
     assert {a: p.head["got"]["to"] for a, p in found.items()} == {3: 3, 5: 5}
-    assert transport.sent == {3: {"model": 40}, 5: {"model": 40}}
-    assert transport.received == {3: {"ask": 24}, 5: {"ask": 24}}
+    assert [p.arrays["ask/x"].tolist() for p in found.values()] == [[1, 1, 1]] * 2
     assert transport.nodes() == [3, 5, 7]
     assert [m.metadata.message_type for m in grid.pushed] == ["train", "train"]
     assert grid.looks[1] - grid.looks[0] < 0.1
@@ -86,9 +85,9 @@ def test_an_error_is_a_loss_at_once_even_if_the_link_itself_sends_it():
         reply.metadata.__dict__["_src_node_id"] = 1
         return reply
 
-    grid, transport, found = exchange({3: (0.0, refused)})
+    grid, _, found = exchange({3: (0.0, refused)})
     assert found == {3: Lost("node 3: its data")}
-    assert grid.time == 0.0 and transport.received == {}
+    assert grid.time == 0.0
 
 
 def test_what_an_app_raised_is_told_in_its_own_words():
@@ -118,11 +117,10 @@ def test_garbage_strangers_and_unknown_nodes_are_losses():
         reply.metadata.__dict__["_src_node_id"] = 99
         return reply
 
-    _, transport, found = exchange({3: (0.0, garbage), 5: (0.0, stranger), 7: "unknown"})
+    _, _, found = exchange({3: (0.0, garbage), 5: (0.0, stranger), 7: "unknown"})
     assert "cannot be used" in found[3].why
     assert found[5] == Lost("the answer came from another node")
     assert "not registered" in found[7].why
-    assert transport.received == {} and set(transport.sent) == {3, 5}
 
 
 def test_answers_to_nothing_are_ignored():

@@ -9,6 +9,7 @@ from tests.network.local import Memory, coordinator, experiment, federation
 from tests.network.test_equal import assert_equal, both, keys_for
 
 ROBUST = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}}
+PAPER = {**ROBUST, "method": {"mode": "paper"}}  # tells clusters from the first round on
 
 
 class Killed(BaseException):
@@ -78,7 +79,7 @@ def calm(tmp_path_factory):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path, calm):
-    own = experiment(**ROBUST)
+    own = experiment(**(PAPER if fault == "tells nonsense" else ROBUST))
     when, how = FAULTS[fault]
     transport = federation(own, tmp_path)
     done = breaking(transport, when, how)
@@ -98,7 +99,8 @@ def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path
 
 @pytest.mark.parametrize("scheme", ["bfv", "secagg"])
 def test_a_node_lost_after_sums_were_seen_changes_nothing(scheme, tmp_path, calm):
-    own = experiment(scheme={"kind": scheme, "min_cluster": 1})
+    mode = {"bfv": {}, "secagg": {"mode": "paper", "recluster_over": "participants", "tau": 2}}[scheme]
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1}, method=mode)
     keys = keys_for(own, tmp_path / "keys")
     undisturbed = calm(own, keys)
     transport = federation(own, tmp_path, keys=keys)
@@ -158,7 +160,8 @@ def test_another_key_is_refused_at_the_door_and_a_forged_term_later(tmp_path):
     ],
 )
 def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, calm):
-    own = experiment(scheme={"kind": scheme, "min_cluster": 1})
+    mode = "paper" if moment == "middle" else "robust"
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1}, method={"mode": mode})
     keys = keys_for(own, tmp_path / "keys")
     undisturbed = calm(own, keys)
     transport, memory, count = federation(own, tmp_path, keys=keys), Memory(), []

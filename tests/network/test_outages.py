@@ -12,6 +12,7 @@ from tests.network.test_equal import assert_equal, both, keys_for
 EVERYBODY = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}}
 FEDAVG = {"method": {"kind": "fedavg"}, **EVERYBODY}
 ROBUST = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}, **EVERYBODY}
+PAPER = {**ROBUST, "method": {"mode": "paper"}}
 BFV = {**ROBUST, "scheme": {"kind": "bfv", "min_cluster": 1}}
 SEEN = {
     "scheme": {"kind": "secagg", "min_cluster": 1},
@@ -38,7 +39,7 @@ def about(reply):
 
 
 def test_nodes_that_are_all_silent_once_after_a_sum_was_seen_finish_the_round(tmp_path):
-    own = experiment(**BFV)
+    own = experiment(**{**BFV, "method": {"mode": "paper"}})
     keys = keys_for(own, tmp_path / "keys")
     transport, silent = federation(own, tmp_path, keys=keys), set()
 
@@ -55,7 +56,7 @@ def test_nodes_that_are_all_silent_once_after_a_sum_was_seen_finish_the_round(tm
     assert len(records[1]["lost"]) == 5 and min(records[1]["assignment"]) >= 0
 
 
-@pytest.mark.parametrize(("tables", "stage"), [(SEEN, 0), (ROBUST, 2)], ids=["secagg", "mid-round"])
+@pytest.mark.parametrize(("tables", "stage"), [(SEEN, 0), (PAPER, 2)], ids=["secagg", "mid-round"])
 def test_a_node_is_removed_while_the_server_is_down(tables, stage, tmp_path):
     own = experiment(**{**tables, "rounds": 3})
     transport, memory = federation(own, tmp_path), Memory()

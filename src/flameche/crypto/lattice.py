@@ -119,6 +119,11 @@ class LatticeAdder:
         envelope = unpack(data, self._scheme, self._mark)
         chunks = read_chunks(envelope.body, chunks_for(envelope.numbers, self._ring.slots))
         loaded = tuple(self._ring.load_vector(self._context, chunk) for chunk in chunks)
+        for at, chunk in enumerate(loaded):  # whatever could not be added to others is refused here
+            numbers = (envelope.numbers + len(loaded) - 1 - at) // len(loaded)
+            scale = 0 if self._ring.plain else chunk.ciphertext()[0].scale
+            if chunk.size() != numbers + 1 or scale != (0 if self._ring.plain else 2.0**self._ring.scale):
+                raise SealError("a sealed vector is damaged: its ciphertexts have another length or scale")
         return LatticeVector(self._scheme, self._mark, envelope.terms, envelope.numbers, loaded)
 
     def add(self, parts: Iterable[Sealed]) -> LatticeVector:

@@ -45,7 +45,10 @@ class PlainAdder:
             raise SealError(
                 f"a plain vector is damaged: {len(envelope.body)} bytes for {envelope.numbers} numbers"
             )
-        return PlainVector(np.frombuffer(envelope.body, kind).astype(np.float64), envelope.terms)
+        values = np.frombuffer(envelope.body, kind).astype(np.float64)
+        if not np.isfinite(values).all():
+            raise SealError("a plain vector holds NaN or infinite values")
+        return PlainVector(values, envelope.terms)
 
     def add(self, parts: Iterable[Sealed]) -> PlainVector:
         """Add vectors of one length; at least one."""

@@ -26,7 +26,7 @@ class Live:
                 "accuracy": float("nan") if accuracy is None else accuracy,
                 "MB/up": up / 1e6,
                 "MB/down": down / 1e6,
-                "nodes/taking part": len(record["participants"]) - len(record.get("lost", {})),
+                "nodes/taking part": len({*map(str, record["participants"])} - {*record.get("lost", {})}),
                 "nodes/lost": len(record.get("lost", {})),
                 "exchanges": record.get("exchanges", 0),
             }

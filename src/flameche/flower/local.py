@@ -141,8 +141,8 @@ def start_node(fleet: Fleet, number: int, keys: Path | None, **settings: Any) ->
     own: dict[str, Any] = {"partition-id": number, "folder": str(folder / "state"), **settings}
     if keys is not None:
         copied = folder / SECRET
-        if not copied.exists():
-            shutil.copy2(keys / SECRET, copied)
+        copied.unlink(missing_ok=True)  # of another scheme, or replaced meanwhile
+        shutil.copy2(keys / SECRET, copied)
         own["key"] = str(copied)
     identity = None
     if fleet.certificates is not None:

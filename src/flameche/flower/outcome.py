@@ -20,7 +20,8 @@ def summarise(experiment: Experiment, seed: int, own_data: bool, played: Coordin
     """Put a finished federation into one flat record, with the simulator's keys."""
     standing, ledger, records = played.standing, played.ledger, played.records
     outcome, notes = standing.outcome, list(standing.notes)
-    if untrained := [k for k, name in enumerate(standing.names) if name not in played.relay.models]:
+    known = _trained(played)
+    if untrained := [k for k, name in enumerate(standing.names) if name not in known]:
         notes.append(
             f"nobody has trained cluster {', '.join(map(str, untrained))}: models.npz has no such row"
         )
@@ -83,10 +84,15 @@ def clients_table(played: Coordinator) -> Arrays:
 
 def models_table(played: Coordinator) -> Arrays:
     """Put the clusters' models into rows, as the simulator keeps them; NaN where nobody has trained one."""
-    known = played.relay.models
+    known = _trained(played)
     trained = [known[name] for name in played.standing.names if name in known]
     if not trained:
         return {}
     blank = {key: np.full_like(array, np.nan) for key, array in trained[0].items()}
     rows = [known.get(name, blank) for name in played.standing.names]
     return {key: np.stack([row[key] for row in rows]) for key in blank}
+
+
+def _trained(played: Coordinator) -> dict[str, Arrays]:
+    """Give the models that somebody has trained, by name."""
+    return {name: model for name, model in played.relay.models.items() if "params" in model}

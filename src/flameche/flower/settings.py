@@ -60,14 +60,14 @@ class Serving:
         """Read the settings of a run."""
         key = _text(run, "key")
         gone = _text(run, "removed").replace(",", " ").split()
-        if not all(map(str.isdigit, gone)):
+        if not all(map(str.isdecimal, gone)):
             raise ConfigError(f'removed = "{run["removed"]}" in the app\'s config; expected numbers of nodes')
         return cls(
             out=Path(_text(run, "out", "runs")).expanduser(),
             key=Path(key).expanduser() if key else None,
             timeout=_seconds(run, "timeout", 600.0),
             patience=_seconds(run, "patience", 120.0),
-            least_nodes=_whole(run, "least-nodes", 2),
+            least_nodes=max(1, _whole(run, "least-nodes", 2)),
             removed=tuple(map(int, gone)),
             tensorboard=bool(run.get("tensorboard", False)),
         )

@@ -84,6 +84,8 @@ class Flameche(Strategy):
             if (summary := folder.summary) is not None:
                 self.say(f"finished earlier; read from {self.folder}")
                 return _result(self._records(), {}, summary)
+            if self._key is not None:
+                folder.keep_fingerprint(job.fingerprint, self._key)
             folder.write_text("config.toml", to_toml(self.experiment))
             here = environment("cpu", [*packages(self.experiment), "flwr"])
             folder.keep_environment({**here, "command": "flwr run", "network": HERE})  # argv holds a token

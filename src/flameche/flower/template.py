@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from flameche.errors import BadInput
+from flameche.experiments.config import parse_experiment
 
 PYPROJECT = """\
 [project]
@@ -129,6 +131,7 @@ def write_app(folder: Path, clients: int, scheme: str, publisher: str = "us") ->
         "README.md": README.format(name=name, clients=clients),
         ".gitignore": "__pycache__/\n*.key\nruns/\ndeployment/\n",
     }
+    parse_experiment(tomllib.loads(texts["experiment.toml"]))  # refuses a scheme that there is not
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

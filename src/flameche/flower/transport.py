@@ -12,11 +12,11 @@ from flwr.serverapp import Grid
 
 from flameche.errors import FlamecheError
 from flameche.flower.records import Packer, unpack
-from flameche.network.parcel import Arrays, Lost, Parcel
+from flameche.network.parcel import Lost, Parcel
 
 SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for answers
 GRACE = 300.0  # a message lives that much longer than it is waited for: sites' clocks differ
-KINDS = {"hello": MessageType.QUERY, "bye": MessageType.QUERY, "evaluate": MessageType.EVALUATE}
+KINDS = {"hello": MessageType.QUERY, "evaluate": MessageType.EVALUATE}
 GONE = {
     3: "its message expired, or the node left",
     4: "its answer expired",
@@ -25,8 +25,6 @@ GONE = {
     8: "the app's process on the node died",
 }
 RAISED = re.compile(r"^<class '[\w.]+'>:<'(.*)'>$", re.DOTALL)  # how Flower tells that an app raised
-
-Traffic = dict[int, dict[str, int]]
 
 
 class GridTransport:
@@ -40,8 +38,6 @@ class GridTransport:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self._clock, self._sleep = grid, clock, sleep
-        self.sent: Traffic = {}  # bytes of arrays by address and by the first part of their names
-        self.received: Traffic = {}
 
     def nodes(self) -> list[int]:
         """List the ids of the nodes that are there now."""
@@ -75,10 +71,9 @@ class GridTransport:
         ids = list(self.grid.push_messages(messages)) if messages else []
         ids += [""] * (len(messages) - len(ids))  # a list too short: Flower refused them all
         waiting = {}
-        for (address, parcel), known in zip(parcels.items(), ids, strict=True):
+        for address, known in zip(parcels, ids, strict=True):
             if known:
                 waiting[known] = address
-                count(self.sent, address, parcel.arrays)
             else:
                 answers[address] = Lost("Flower could not send it: the node is not registered")
         return waiting
@@ -89,19 +84,9 @@ class GridTransport:
         if message.metadata.src_node_id != address:
             return Lost("the answer came from another node")
         try:
-            parcel = unpack(message.content)
+            return unpack(message.content)
         except FlamecheError as problem:
             return Lost(f"its answer cannot be used: {problem}")
-        count(self.received, address, parcel.arrays)
-        return parcel
-
-
-def count(traffic: Traffic, address: int, arrays: Arrays) -> None:
-    """Add the arrays' bytes to a node's account."""
-    own = traffic.setdefault(address, {})
-    for name, array in arrays.items():
-        what = name.partition("/")[0]
-        own[what] = own.get(what, 0) + array.nbytes
 
 
 def _message(packer: Packer, address: int, parcel: Parcel, timeout: float) -> Message:
@@ -115,5 +100,5 @@ def _reason(code: int, reason: Any) -> str:
     if code in GONE:
         return GONE[code]
     text = RAISED.sub(r"\1", str(reason or "").strip())
-    lines = text.splitlines()
+    lines = ["".join(filter(str.isprintable, line)) for line in text.splitlines()]
     return lines[0][:300] if lines else f"the node failed (Flower's code {code})"

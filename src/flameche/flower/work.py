@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context
@@ -60,26 +61,36 @@ def load(shared: Shared, own: Own, node: dict[str, Any]) -> OwnData:
     if shared.load:
         try:
             given = hook(shared.load)(node)
-        except (ConfigError, DataError):
+        except ConfigError:
             raise
         except Exception as problem:  # a user's own code can fail in any way; its words may hold values
             raise DataError(
                 f"node {own.number}: {shared.load} failed: {type(problem).__name__}; the node's log says more"
             ) from problem
-        return from_hook(given, shared.load, *where)
+        return _told(own, lambda: from_hook(given, shared.load, *where))
     if own.data is None:
         raise DataError(
             f"node {own.number} has no data: name them in its settings (data), or write the app's load"
         )
-    return from_path(own.data, *where)
+    path = own.data
+    return _told(own, lambda: from_path(path, *where))
+
+
+def _told(own: Own, read: Callable[[], OwnData]) -> OwnData:
+    """Keep what is wrong with a site's data, files' names and labels among it, in the node's log."""
+    try:
+        return read()
+    except DataError as problem:
+        raise DataError(f"node {own.number}: its data cannot be used; the node's log says more") from problem
 
 
 def keep_model(work: Work, parcel: Parcel, site: Site) -> None:
     """Write the model that was just scored for this client as a torch state_dict."""
     names = sorted({name.split("/")[1] for name in parcel.arrays if name.startswith("model/")})
-    if len(names) != 1:  # a model that nobody has trained yet
+    sent = parcel.part(f"model/{names[0]}") if len(names) == 1 else {}
+    if "params" not in sent:  # a model that nobody has trained yet
         return
     trainer: Any = work.trainer()
-    rows = {key: array[None] for key, array in parcel.part(f"model/{names[0]}").items()}
+    rows = {key: array[None] for key, array in sent.items()}
     models: Models = trainer.initial().from_arrays(rows)
     save_state(trainer.model, models, 0, site.path / MODEL)

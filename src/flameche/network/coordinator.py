@@ -11,15 +11,15 @@ again goes on from there.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from flameche.errors import FlamecheError
 from flameche.network.job import Job, Round, TooFew
-from flameche.network.parcel import Arrays, Lost, Parcel, Refused, Transport, prefixed
+from flameche.network.parcel import Arrays, Lost, Parcel, Transport, prefixed
 from flameche.network.relay import Garbage, Relay
 from flameche.network.replies import checked, others_than_most
 from flameche.network.roster import Roster
@@ -54,7 +54,6 @@ class Coordinator:
         self.roster = Roster(transport, job, self.relay, self.ledger, say)
         self.records: list[dict[str, Any]] = []
         self.standing = Standing.empty(job.rules.clients)
-        self.instance = secrets.token_hex(8)  # tells this run from another of the same name
         self._started = time.perf_counter()
 
     def run(self) -> list[dict[str, Any]]:
@@ -111,7 +110,7 @@ class Coordinator:
                     self.relay.forget_models(self.standing.names)
                     return reclustered
                 answer = self._answer(now, said["said"], replies)
-            except Refused as problem:  # garbage of some, or all say what cannot be
+            except FlamecheError as problem:  # garbage of some, or all say what cannot be
                 guilty = (
                     problem.nodes if isinstance(problem, Garbage) else dict.fromkeys(replies, str(problem))
                 )
@@ -227,7 +226,7 @@ class Coordinator:
         head: dict[str, Any] = {
             "what": "round", "run": self.job.run, "round": now.number, "attempt": now.attempt,
             "stage": len(now.log), "from": first, "answers": [a.head for a in now.log[first:]],
-            "nonce": now.nonce, "instance": self.instance,
+            "nonce": now.nonce, "instance": self.roster.instance,
         }  # fmt: skip
         arrays: Arrays = {}
         for at in range(first, len(now.log)):
@@ -262,7 +261,8 @@ class Coordinator:
         with self.ledger.clock("server", "encryption"):
             done = masked_total(question, now.nonce, adverts, self.roster.exchange, head)
         for i, why in done.lost.items():
-            self._lose(now, i, why)
+            if i in now.team:  # else it was lost before, and why is known
+                self._lose(now, i, why)
         if done.why:
             self._say(f"round {now.number}: {done.why}")
         if done.total is None and not (now.released or now.finish):
@@ -281,7 +281,7 @@ class Coordinator:
         """Write down where the run stands after round r, or in the middle of the next."""
         words = {
             "standing": self.standing.words(),
-            "instance": self.instance,
+            "instance": self.roster.instance,
             "known": self.roster.known,
             "blocks": self.roster.blocks,
             "now": now.words() if now else None,
@@ -303,7 +303,7 @@ class Coordinator:
         self.standing = Standing.restored(words["standing"], whole.part("standing"))
         self.roster.known, self.roster.blocks = words["known"], words["blocks"]
         self.roster.settled = self.roster.blocks is not None
-        self.instance = words["instance"]
+        self.roster.instance = words["instance"]
         self._started -= checkpoint.wall_s
         self._say(f"going on after round {checkpoint.round}")
         if words["now"] is None:

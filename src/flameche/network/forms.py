@@ -20,7 +20,7 @@ def is_name(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) < LONG
+    return isinstance(value, str) and len(value) < LONG and value.isprintable()  # one line, no tricks
 
 
 def _texts(value: Any) -> bool:

@@ -90,8 +90,8 @@ class Round:
         self.out -= set(numbers)
 
     def words(self) -> dict[str, Any]:
-        """Give all but the log, for a checkpoint."""
-        kept = ("number", "drawn", "members", "finish", "attempt", "lost", "team", "draws")
+        """Give all but the log, for a checkpoint; who goes on from it may draw as often as anybody."""
+        kept = ("number", "drawn", "members", "finish", "attempt", "lost", "team")
         return {key: getattr(self, key) for key in kept}
 
     def arrays(self) -> Arrays:

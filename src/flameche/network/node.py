@@ -93,7 +93,7 @@ class Node:
 
     def _hello(self, parcel: Parcel) -> Parcel:
         work = self.work
-        metadata = self._metadata()
+        metadata = self._metadata(str(parcel.head.get("instance", "")))
         if not np.isfinite(metadata.phi).all():
             raise Refused(f"node {work.number}: its metadata hold NaN or infinite values; look at its data")
         return Parcel(
@@ -183,13 +183,13 @@ class Node:
             own, np.zeros(1, np.int64), np.array([self.work.number]), "test"
         )
         score = {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "row": row}
-        return Parcel({"what": "score", **{k: None if v != v else v for k, v in score.items()}})
+        return Parcel({"what": "score", **_finite(score)})
 
     def _finish(self, method: Method) -> dict[str, Any]:
         outcome = method.finish()
         final = None if outcome.assignment is None else outcome.assignment.tolist()
         numbers = {"dbi": float(outcome.dbi), "ch": float(outcome.ch)}
-        return {"final": final, **{key: None if v != v else v for key, v in numbers.items()}}
+        return {"final": final, **_finite(numbers)}
 
     def _world(self, link: Link, opening: Parcel, parcel: Parcel) -> ReplicaWorld:
         work = self.work
@@ -260,12 +260,16 @@ class Node:
         phi[self.work.number], counts[self.work.number] = own.phi[0], own.counts[0]
         return Metadata(phi, counts)
 
-    def _metadata(self) -> Metadata:
-        """Give this client's metadata, computed once and kept on its disk."""
+    def _metadata(self, instance: str | None = None) -> Metadata:
+        """Give this client's metadata, kept on its disk; a run that begins anew has them computed anew."""
         kept = self.site.arrays("metadata.npz")
-        if kept is None or str(kept["run"]) != self.work.run:
-            found = self.work.metadata()
-            kept = {"phi": found.phi, "counts": found.counts, "run": np.array(self.work.run)}
+        if (
+            kept is None
+            or str(kept.get("run")) != self.work.run
+            or (instance is not None and str(kept.get("instance")) != instance)
+        ):
+            found, names = self.work.metadata(), {"run": self.work.run, "instance": instance or ""}
+            kept = {"phi": found.phi, "counts": found.counts, **{k: np.array(v) for k, v in names.items()}}
             self.site.write_arrays("metadata.npz", kept)
         return Metadata(kept["phi"], kept["counts"])
 
@@ -295,6 +299,11 @@ def _reply(what: str, link: Link, said: dict[str, Any], part: Arrays) -> Parcel:
     for number, (_, given) in enumerate(link.gives):
         arrays |= prefixed(f"give/{number}", given)
     return Parcel({"what": what, "gives": [about for about, _ in link.gives], "said": said}, arrays)
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    """Replace NaN and infinity by None: messages have neither."""
+    return {key: value if np.isfinite(value) else None for key, value in numbers.items()}
 
 
 def _refuse_samples() -> Any:

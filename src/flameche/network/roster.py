@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,6 +26,7 @@ class Roster:
         self, transport: Transport, job: Job, relay: Relay, ledger: Ledger, say: Callable[[str], None]
     ) -> None:
         self._transport, self._job, self._relay, self._ledger, self._say = transport, job, relay, ledger, say
+        self.instance = secrets.token_hex(8)  # tells this run from another of the same name
         self._address: dict[int, int] = {}  # by number, of nodes that are there
         self._later: dict[int, float] = {}  # addresses that are not greeted before this time
         self.known: list[int] = []  # numbers of all nodes ever met
@@ -38,7 +40,7 @@ class Roster:
         self._address = {n: a for n, a in self._address.items() if a in online}
         self._later = {a: t for a, t in self._later.items() if a in online and t > now}
         new = online - set(self._address.values()) - self._later.keys()
-        hello = dict.fromkeys(sorted(new), Parcel({"what": "hello"}))
+        hello = dict.fromkeys(sorted(new), Parcel({"what": "hello", "instance": self.instance}))
         timeout = min(GREETING, self._job.timeout)
         replies = self._transport.exchange(hello, timeout) if hello else {}
         fits = {a: r for a, r in replies.items() if isinstance(r, Parcel) and not self._misfit(r, "hello")}

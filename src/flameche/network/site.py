@@ -36,9 +36,7 @@ class Site:
 
     def write(self, name: str, data: bytes) -> None:
         """Put a file in place of an earlier one."""
-        if "/" in name:
-            raise StoreError(f"'{name}' is not a file in a node's folder")
-        part = self.path / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        part = self._beside(name)
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
@@ -61,14 +59,20 @@ class Site:
 
     def take(self, name: str) -> bytes | None:
         """Read a file and remove it: nobody reads it again, also not at the same moment."""
-        mine = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+        mine = self._beside(name)
         try:
-            (self.path / name).rename(self.path / mine)
+            (self.path / name).rename(mine)
         except FileNotFoundError:
             return None
-        data = self.read(mine)
-        (self.path / mine).unlink()
+        data = self.read(mine.name)
+        mine.unlink()
         return data
+
+    def _beside(self, name: str) -> Path:
+        """Give a name that nobody else has; a file's own name may come from a message."""
+        if "/" in name:
+            raise StoreError(f"'{name}' is not a file in a node's folder")
+        return self.path / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
 
     def forget(self, *kinds: str) -> None:
         """Remove the files whose names begin so."""

@@ -48,10 +48,9 @@ class Standing:
         known = preload == "own" and self.names and self.assignment[number] >= 0
         return [self.names[self.assignment[number]]] if known else []
 
-    def next_copy(self) -> bool:
-        """Take another node's copy of the state; tell if there was one."""
+    def next_copy(self) -> None:
+        """Take another node's copy of the state."""
         self.copies = self.copies[1:]
-        return bool(self.copies)
 
     def take(self, now: Round, replies: Sequence[Parcel]) -> bool:
         """Take over what nodes say at the end of a round; tell if clients were redistributed."""

@@ -1,0 +1,124 @@
+"""A site's side and a run's end: a node's words, its key, models that nobody trained."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+
+from flameche.crypto.keyfile import PUBLIC, SECRET, read_info
+from flameche.errors import BadInput, DataError, StoreError
+from flameche.experiments.config import load_experiment
+from flameche.flower.live import Live
+from flameche.flower.local import digits_app, make_keys, start_node
+from flameche.flower.outcome import models_table
+from flameche.flower.settings import Own, Serving
+from flameche.flower.strategy import Flameche
+from flameche.flower.template import write_app
+from flameche.flower.work import keep_model, load
+from flameche.network.parcel import Lost, Parcel
+from tests.flower.test_transport import _as_in_a_run, exchange  # noqa: F401
+
+
+def shared(load=""):
+    return SimpleNamespace(own_data=True, load=load, classes="", seed=0)
+
+
+def site(tmp_path, data):
+    return Own(3, tmp_path, None, data, "", "")
+
+
+@pytest.mark.parametrize("how", ["a folder's name", "a file's name", "a label", "a hook's words"])
+def test_what_is_wrong_with_data_stays_in_the_nodes_log(how, tmp_path, monkeypatch):
+    own, app = site(tmp_path, tmp_path / "data"), shared()
+    if how == "a folder's name":
+        (tmp_path / "data" / "smith").mkdir(parents=True)
+    elif how == "a file's name":
+        (tmp_path / "data" / "0").mkdir(parents=True)
+        (tmp_path / "data" / "0" / "smith.png").write_text("no image")
+    elif how == "a label":
+        own = site(tmp_path, tmp_path / "smith.npz")
+        np.savez(tmp_path / "smith.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([0, 1, -7]))
+    else:
+        app = shared("hooks:load")
+
+        def failing(node):
+            raise DataError("smith")
+
+        monkeypatch.setattr("flameche.flower.work.hook", lambda reference: failing)
+    with pytest.raises(DataError, match="the node's log says more") as caught:
+        load(app, own, {})
+    assert "smith" not in str(caught.value) and "smith" in str(caught.value.__cause__)
+
+
+def test_a_nodes_words_cannot_steer_the_operators_terminal():
+    bad = "node 3: \x1b[2Jgone\x07"
+    _, _, found = exchange({3: (0.0, lambda m: Message(Error(2, bad), reply_to=m))})
+    assert found == {3: Lost("node 3: [2Jgone")}
+
+
+def test_a_node_gets_the_key_of_the_run_that_is_played_now(tmp_path):
+    app = digits_app(tmp_path / "app")
+    started = []
+    fleet = SimpleNamespace(
+        folder=tmp_path, certificates=None, start_node=lambda *given: started.append(given)
+    )
+    for scheme in ("bfv", "ckks"):
+        keys = make_keys(load_experiment(app / "experiment.toml", [f"scheme.kind={scheme}"]), tmp_path / "k")
+        start_node(fleet, 0, keys)
+        copied = tmp_path / "site-0" / SECRET
+        assert copied.read_bytes() == (keys / SECRET).read_bytes() and read_info(copied).scheme == scheme
+        assert copied.stat().st_mode & 0o077 == 0 and started[-1][1]["key"] == str(copied)
+
+
+def test_a_run_goes_on_with_the_key_that_it_began_with(tmp_path, monkeypatch):
+    app = digits_app(tmp_path / "app")
+    experiment = load_experiment(app / "experiment.toml")
+    first, second = (make_keys(experiment, tmp_path / name) / PUBLIC for name in ("a", "b"))
+
+    class Stopped(Exception):
+        pass
+
+    def stop(self, *_, **__):
+        (self.path / "checkpoint.npz").write_bytes(b"")
+        raise Stopped
+
+    monkeypatch.setattr("flameche.experiments.store.RunFolder.keep_environment", stop)
+    for key, end in ((first, Stopped), (first, Stopped), (second, StoreError)):
+        with pytest.raises(end):
+            Flameche(experiment, out=tmp_path / "runs", key=key).start(grid=None)
+
+
+def test_models_that_nobody_trained_are_told_and_do_not_end_a_run_badly(tmp_path):
+    trained = {"params": np.ones(3, np.float32), "buffers": np.zeros(0, np.float32)}
+    played = SimpleNamespace(
+        relay=SimpleNamespace(models={"1.0": {"init": np.array(0)}, "1.1": trained}),
+        standing=SimpleNamespace(names=["1.0", "1.1"]),
+    )
+    table = models_table(played)
+    assert np.isnan(table["params"][0]).all() and (table["params"][1] == 1).all()
+    keep_model(None, Parcel({}, {"model/1.0/init": np.array(0)}), SimpleNamespace(path=tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_was_lost_before_a_round_began_again_is_not_counted_twice():
+    board = []
+    live = Live(1, lambda line: None, SimpleNamespace(add=lambda *given: board.append(given)))
+    live.round({
+        "round": 1, "accuracy": None, "sizes": [3], "participants": [0, 1, 2], "reclustered": False,
+        "bytes_up": 0, "bytes_down": 0, "lost": {"2": "killed", "4": "offline"},
+    })  # fmt: skip
+    assert board[0][1]["nodes/taking part"] == 2 and board[0][1]["nodes/lost"] == 2
+
+
+def test_an_app_for_a_scheme_that_there_is_not_is_not_written(tmp_path):
+    with pytest.raises(BadInput, match=r"scheme\.kind"):
+        write_app(tmp_path / "app", 3, "rot13")
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_round_has_at_least_one_node():
+    assert Serving.read({"least-nodes": 0}).least_nodes == 1

@@ -1,0 +1,130 @@
+"""A node that means harm, or is broken, is named and left out; a run that begins anew knows no other."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flameche.crypto.plain import PlainVector
+from flameche.errors import StoreError
+from flameche.network.forms import misfit
+from flameche.network.job import Round, TooFew
+from flameche.network.parcel import Lost, Parcel, from_bytes
+from flameche.network.site import Site
+from tests.crypto.test_lattice import oddly_sealed
+from tests.network.local import Memory, coordinator, experiment, federation
+from tests.network.test_equal import keys_for
+
+FIVE = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}, "method": {"mode": "paper"}}
+
+
+def giving(number, bad):
+    """Let a node give another sealed term than its own."""
+
+    def meddle(n, parcel, reply):
+        own = [] if isinstance(reply, Lost) else [a for a in reply.arrays if a.endswith("/sealed")]
+        if n != number or not own:
+            return reply
+        return Parcel(reply.head, {**reply.arrays, own[0]: from_bytes(bad(reply.arrays[own[0]].tobytes()))})
+
+    return meddle
+
+
+@pytest.mark.parametrize("how", ["NaN", "bfv", "ckks"])
+def test_a_term_that_spoils_every_sum_is_refused_by_name(how, tmp_path):
+    kind = "plain" if how == "NaN" else how
+    own = experiment(**FIVE, scheme={"kind": kind, "min_cluster": 1})
+    keys = keys_for(own, tmp_path / "keys")
+    transport = federation(own, tmp_path, keys=keys)
+
+    def bad(sealed):
+        if how == "NaN":
+            length = len(transport.make(1).work.scheme.adder().load(sealed).values)
+            return PlainVector(np.full(length, np.nan)).to_bytes()
+        return oddly_sealed(transport.make(1).work.scheme, sealed, "long")
+
+    transport.meddle = giving(1, bad)
+    records = coordinator(own, transport, keys=keys).run()
+    assert [r["participants"] for r in records] == [[0, 2, 3, 4]] * 2
+    assert "cannot be used" in records[0]["lost"]["1"]
+
+
+def test_a_lone_node_that_wants_a_session_by_itself_is_lost(tmp_path):
+    own = experiment(method={"kind": "fedavg"}, participation=0.1, rounds=1, data={"clients": 3})
+    transport = federation(own, tmp_path)
+
+    def meddle(number, parcel, reply):
+        if parcel.head["what"] != "round":
+            return reply
+        said = {"kind": "masked", "clients": [number], "label": "x", "length": 3}
+        return Parcel({**reply.head, "what": "paused", "gives": [], "said": said})
+
+    transport.meddle = meddle
+    with pytest.raises(TooFew, match="at least 2 clients"):
+        coordinator(own, transport).run()
+
+
+def test_a_node_that_is_lost_is_told_once_and_why(tmp_path):
+    own = experiment(scheme={"kind": "secagg", "min_cluster": 1}, method={"mode": "paper"}, rounds=1)
+    transport, lost = federation(own, tmp_path), []
+
+    def meddle(number, parcel, reply):
+        if parcel.head.get("step") == "unmask" and parcel.head["round"] == 2 and not lost:
+            lost.append(number)  # in the last words, where several sums follow each other
+        return Lost("its line was cut") if lost == [number] else reply
+
+    transport.meddle = meddle
+    server = coordinator(own, transport)
+    server.run()
+    out = [line for line in server.said if "is out" in line]
+    assert out == [f"round 2: node {lost[0]} is out: its line was cut"]
+
+
+def test_who_goes_on_with_a_round_may_draw_again():
+    spent = Round(3, [0, 1], [0, 1, 2], draws=3)
+    assert Round.restored(spent.words(), {}).draws == 1
+
+
+def test_metadata_are_made_anew_for_a_run_that_begins_anew_and_kept_while_it_goes_on(tmp_path):
+    own, made, memory = experiment(**FIVE), [], Memory()
+    transport = federation(own, tmp_path)
+    make = transport.make
+
+    def counted(number):
+        node = make(number)
+        real = node.work.metadata
+        node.work = replace(node.work, metadata=lambda: made.append(number) or real())
+        return node
+
+    transport.make = counted
+    coordinator(own, transport, memory).run()
+    assert sorted(made) == transport.numbers
+    memory.checkpoint.ledger["coordinator"]["standing"]["outcome"] = {}
+    coordinator(own, transport, memory).run()
+    assert len(made) == 5
+    coordinator(own, transport).run()
+    assert sorted(made) == sorted(transport.numbers * 2)
+
+
+def test_numbers_that_no_message_can_hold_are_left_out(tmp_path):
+    node = federation(experiment(**FIVE), tmp_path).make(0)
+    end = SimpleNamespace(assignment=None, dbi=float("nan"), ch=float("inf"))
+    assert node._finish(SimpleNamespace(finish=lambda: end)) == {"final": None, "dbi": None, "ch": None}
+
+
+@pytest.mark.parametrize("text", ["x\nround 1/2 · nodes 0-4", "\x1b[2J", "x\r"])
+def test_words_that_would_forge_the_operators_lines_are_refused(text):
+    hello = {"what": "hello", "run": "r", "fingerprint": "f", "version": "1", "size": 3, "blocks": [1, 2]}
+    assert misfit(Parcel(hello), 5) is None
+    assert misfit(Parcel({**hello, "run": text}), 5) is not None
+
+
+def test_no_message_reaches_a_file_outside_a_nodes_folder(tmp_path):
+    (tmp_path / "session.x").mkdir()
+    (tmp_path / "secret").write_bytes(b"s")
+    site = Site(tmp_path)
+    for reach in (site.take, lambda name: site.write(name, b"")):
+        with pytest.raises(StoreError, match="is not a file"):
+            reach("session.x/../secret")
+    assert (tmp_path / "secret").read_bytes() == b"s"
