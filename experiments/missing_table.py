@@ -92,8 +92,9 @@ three or five classes, drawn at random. 100 clients, 4 groups, 100 rounds, parti
 ARI after the last E-step: mean, in brackets the runs at 1.00. *Nearest true centroid* assigns every client to
 the nearest of the four true groups' centroids; a client's own metadata have a part in one of these, which
 draws it there even if it lacks every class in which its group differs. *Without its own part* they are left
-out for it: that is what can be known of a client. *robust - true* is the difference of the means.
-Five missing: before centroids borrowed the blocks they lack.
+out for it: that is what can be known of a client. Robust mode leaves them out, too, so that it can only be
+expected to reach this second bound (it may pass it, since clusters share the classes in which they do not
+differ). *robust - true* is the difference of its mean from the first.
 """
 
 

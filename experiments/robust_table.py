@@ -103,7 +103,7 @@ Made by `python experiments/robust_table.py run` and `... table` from `robust.js
 the seed. LeNet-5's features on MNIST and Fashion-MNIST, ResNet-18's elsewhere. ARI after the last E-step over
 all clients. *Right from*: the round from which on every one of the 100 clients would be served its own
 group's model, over the runs that get there: median and worst. The mode's constants were chosen on seeds 0 to
-4. BFV has three seeds, secure aggregation three on three sets; *guard 3*: `scheme.min_cluster = 3`.
+4. BFV and secure aggregation have three seeds; *guard 3*: `scheme.min_cluster = 3`.
 """
 
 

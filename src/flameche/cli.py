@@ -15,19 +15,19 @@ from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
 from flameche.choosing import select_k
 from flameche.deploying import app as deploy_app
-from flameche.display import (
-    log,
-    out_console,
-    print_json,
-    print_rows,
-    print_runs,
-    progress_bar,
-    scores,
-)
+from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
 from flameche.errors import FlamecheError
 from flameche.joining import assign
 from flameche.keys import app as keys_app
-from flameche.options import DeviceOption, ExperimentFile, JsonOption, Overrides, RunsOption, SeedOption
+from flameche.options import (
+    DeviceOption,
+    ExperimentFile,
+    JsonOption,
+    Overrides,
+    RunsOption,
+    SeedOption,
+    TrainerOption,
+)
 from flameche.reproducing import Spaced, reproduce
 
 app = typer.Typer(
@@ -96,18 +96,21 @@ def run(
     overrides: Overrides = None,
     seed: SeedOption = None,
     device: DeviceOption = "auto",
+    trainer: TrainerOption = "",
     out: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
     """Run an experiment: every seed that is not finished yet, from its last checkpoint."""
-    from flameche.experiments.config import load_experiment
+    from flameche.experiments.config import config_hash, load_experiment
 
-    described = load_experiment(experiment, overrides or [])
+    changes = [*(overrides or []), *([f"training.trainer={trainer}"] if trainer else [])]
+    described = load_experiment(experiment, changes)
     seeds = described.seeds if seed is None else (seed,)
     print_runs(_run_all([(described, s) for s in seeds], out, device), as_json)
     if not as_json:
         log.print(
-            f"Runs are under {out / described.name}; `flameche report {out}` draws them.", soft_wrap=True
+            f"Runs: {out / described.name / config_hash(described)}; `flameche report {out}` draws them.",
+            soft_wrap=True,
         )
 
 

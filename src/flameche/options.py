@@ -13,5 +13,8 @@ Overrides = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Only this seed.", min=0)]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+TrainerOption = Annotated[
+    str, typer.Option("--trainer", help="auto, pool, vectorised or loop, the oracle of the others.")
+]
 RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

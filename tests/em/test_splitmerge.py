@@ -31,14 +31,21 @@ def scatter(phi, theta):
     return ((phi - theta) ** 2).sum()
 
 
-# The pair
+def halved(phi, weight, k, cluster, clusters=5):
+    """The sums of a cluster's members, every other one in each half."""
+    members, terms = np.flatnonzero(k == cluster), statistics(phi, weight)
+    return np.stack([terms[members[half::2]].sum(axis=0) for half in range(2)])
+
+
+# The pairs
 
 
 @laws
 @given(st.integers(0, 10**6), st.integers(0, 4))
-def test_the_pair_is_that_whose_merger_adds_least_scatter(seed, spared):
+def test_of_other_clusters_the_cheapest_pair_adds_least_scatter_and_comes_first(seed, spared):
     phi, _, k, _ = drawn(seed)
-    centroids = centroids_of(phi, np.ones(phi.shape[:2]), k, 5)
+    weight = np.ones(phi.shape[:2])
+    centroids = centroids_of(phi, weight, k, 5)
 
     def added(i, j):  # by joining the members themselves
         mine, yours = phi[k == i], phi[k == j]
@@ -46,70 +53,98 @@ def test_the_pair_is_that_whose_merger_adds_least_scatter(seed, spared):
         apart = scatter(mine, mine.mean(axis=0)) + scatter(yours, yours.mean(axis=0))
         return scatter(both, both.mean(axis=0)) - apart
 
-    pairs = [p for p in itertools.combinations(range(5), 2) if spared not in p]
+    some = [p for p in itertools.combinations(range(5), 2) if spared not in p]
     sizes = np.bincount(k, minlength=5).astype(float)
-    assert splitmerge.closest_pair(centroids, sizes, spared) == min(pairs, key=lambda p: added(*p))
+    halves = np.ones((2, 3 * 4 + 3 + 1))
+    found = splitmerge.pairs(centroids, spared, halves, sizes).tolist()
+    assert found[: len(some)] == [list(p) for p in sorted(some, key=lambda p: added(*p))]
 
 
 @laws
-@given(st.integers(0, 10**6), st.integers(3, 6))
-def test_the_spared_cluster_is_never_merged_however_close_it_is(seed, clusters):
-    *_, k, centroids = drawn(seed, clusters=clusters, missing=0.2)
-    theta = centroids.theta.copy()
-    theta[0] = theta[1]
-    pair = splitmerge.closest_pair(Centroids(theta, centroids.mass), np.bincount(k).astype(float), 0)
-    assert pair is not None and 0 < pair[0] < pair[1] < clusters
+@given(st.integers(0, 10**6), st.integers(3, 6), st.floats(0, 0.4))
+def test_all_pairs_of_few_clusters_are_named_but_never_that_of_both_halves(seed, clusters, missing):
+    phi, weight, k, centroids = drawn(seed, clusters=clusters, missing=missing)
+    sizes = np.bincount(k, minlength=clusters).astype(float)
+    found = splitmerge.pairs(centroids, 1, halved(phi, weight, k, 1), sizes).tolist()
+    assert len({tuple(p) for p in found}) == len(found) and all(0 <= a < b <= clusters for a, b in found)
+    others = sum(1 not in p and clusters not in p for p in found)
+    assert others == min(splitmerge.PAIRS, (clusters - 1) * (clusters - 2) // 2)
+    for half in (1, clusters):
+        assert sum(half in p for p in found) == min(splitmerge.HALF_PAIRS, clusters - 1)
+    assert [1, clusters] not in found
 
 
-def test_two_clusters_of_which_one_is_spared_have_no_pair():
-    *_, centroids = drawn(0, clusters=2)
-    assert splitmerge.closest_pair(centroids, np.array([15.0, 15.0]), 1) is None
+def test_two_clusters_have_no_pair_of_others():
+    phi, weight, k, centroids = drawn(0, clusters=2)
+    found = splitmerge.pairs(centroids, 1, halved(phi, weight, k, 1), np.array([15.0, 15.0]))
+    assert found.tolist() == [[0, 1], [0, 2]]
 
 
 def test_an_empty_cluster_is_merged_before_any_other():
-    *_, centroids = drawn(0, clusters=4)
-    assert 2 in splitmerge.closest_pair(centroids, np.array([9.0, 9.0, 0.0, 9.0]), 0)
-    assert splitmerge.closest_pair(centroids, np.zeros(4), 3) == (0, 1)
+    phi, weight, k, centroids = drawn(0, clusters=4)
+    halves = halved(phi, weight, k, 0)
+    assert 2 in splitmerge.pairs(centroids, 0, halves, np.array([9.0, 9.0, 0.0, 9.0]))[0]
+    assert splitmerge.pairs(centroids, 3, halves, np.zeros(4))[0].tolist() == [0, 1]
 
 
-def test_only_blocks_that_both_have_are_compared():
-    theta = np.array([[[0.0], [0.0]], [[1.0], [9.0]], [[2.0], [0.0]]])
-    mass = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # the second cluster lacks the second block
-    one = np.ones(3)
-    assert splitmerge.closest_pair(Centroids(theta, mass), one, spared=2) == (0, 1)
-    four = np.concatenate([theta, [[[50.0], [50.0]]]])
-    full = Centroids(four, np.ones((4, 2)))
-    lacking = Centroids(four, np.concatenate([mass, np.ones((1, 2))]))
-    assert splitmerge.closest_pair(full, np.ones(4), 3) == (0, 2)
-    assert splitmerge.closest_pair(lacking, np.ones(4), 3) == (0, 1)
+@pytest.mark.parametrize(
+    ("pair", "kept", "halves"),
+    [((0, 1), 0, [2, 1]), ((1, 3), 1, [2, 3]), ((0, 2), 0, [0, 2]), ((2, 3), 3, [3, 2]), ((1, 4), 1, [2, 1])],
+)
+def test_every_cluster_has_a_place_after_a_move(pair, kept, halves):
+    found = splitmerge.places(4, 2, *pair)
+    assert found[0] == kept and found[1].tolist() == halves
 
 
-# The merger
+# The options
 
 
 @laws
 @given(st.integers(0, 10**6), st.floats(0, 0.6))
-def test_the_merged_centroid_is_that_of_the_joined_members(seed, missing):
+def test_a_merged_centroid_is_that_of_the_joined_members(seed, missing):
     phi, weight, k, centroids = drawn(seed, missing=missing)
     sizes = np.bincount(k, minlength=5).astype(float)
-    theta, mass = splitmerge.merged(centroids, 1, 3, sizes)
+    rows = splitmerge.options(centroids, 2, halved(phi, weight, k, 2), np.array([[1, 3]]), sizes).rows
     joined = centroids_of(phi, weight, np.where(k == 3, 1, k), 5)
-    assert np.allclose(theta, joined.theta[1], atol=1e-12) and np.allclose(mass, joined.mass[1], atol=1e-12)
+    held = joined.mass[1] > 0
+    assert np.allclose(rows.theta[7][held], joined.theta[1][held], atol=1e-12)
+    assert np.allclose(rows.mass[7], joined.mass[1], atol=1e-12)
 
 
-def test_a_block_that_only_one_of_two_has_is_taken_from_it_and_one_that_none_has_is_zero():
-    theta = np.array([[[4.0], [0.0], [7.0]], [[1.0], [3.0], [7.0]]])
-    mass = np.array([[1.0, 0.0, 0.0], [2.0, 5.0, 0.0]])
-    found = splitmerge.merged(Centroids(theta, mass), 0, 1, np.array([3.0, 3.0]))
-    assert found[0].ravel().tolist() == [2.0, 3.0, 0.0] and found[1].tolist() == [3.0, 5.0, 0.0]
+@laws
+@given(st.integers(0, 10**6), st.integers(0, 1))
+def test_a_half_of_all_members_merged_with_a_cluster_makes_the_centroid_of_both(seed, half):
+    phi, weight, k, centroids = drawn(seed)
+    sizes, halves = np.bincount(k, minlength=5).astype(float), halved(phi, weight, k, 2)
+    if halves[:, -1].min() < 1:
+        return
+    pair = [0, 2] if half == 0 else [0, 5]
+    rows = splitmerge.options(centroids, 2, halves, np.array([pair]), sizes).rows
+    members, moved = np.flatnonzero(k == 2), k.copy()
+    moved[members[half::2]] = 0
+    assert np.allclose(rows.theta[7], centroids_of(phi, weight, moved, 5).theta[0], atol=1e-12)
 
 
-@pytest.mark.parametrize(("empty", "full"), [(0, 1), (1, 0)])
-def test_the_centroid_that_an_emptied_cluster_has_left_pulls_at_nobody(empty, full):
-    *_, centroids = drawn(1, clusters=2)
-    sizes = np.where(np.arange(2) == empty, 0.0, 9.0)
-    theta, mass = splitmerge.merged(centroids, 0, 1, sizes)
-    assert np.array_equal(theta, centroids.theta[full]) and np.array_equal(mass, centroids.mass[full])
+def test_each_option_has_as_many_centroids_as_there_were_and_knows_who_is_in_them():
+    phi, weight, k, plain = drawn(0)
+    centroids = Centroids(plain.theta, plain.mass, np.eye(5)[k])
+    sizes, some = np.bincount(k, minlength=5).astype(float), np.array([[0, 1], [1, 2], [3, 5]])
+    found = splitmerge.options(centroids, 2, halved(phi, weight, k, 2), some, sizes)
+    assert found.before.tolist() == [True] * 5 + [False] * 5
+    after = [np.flatnonzero(row).tolist() for row in found.after]  # 5 and 6 are the halves, then the merged
+    assert after == [[3, 4, 5, 6, 7], [0, 3, 4, 6, 8], [0, 1, 4, 5, 9]]
+    own = found.rows.own
+    assert np.array_equal(own[:, :5], np.eye(5)[k]) and not own[:, 5:7].any()
+    assert np.array_equal(own[:, 7], 1.0 * np.isin(k, [0, 1])) and np.array_equal(own[:, 8], 1.0 * (k == 1))
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_the_centroid_that_an_emptied_cluster_has_left_pulls_at_nobody(empty):
+    phi, weight, k, centroids = drawn(1, clusters=3)
+    sizes = np.where(np.arange(3) == empty, 0.0, 9.0)
+    rows = splitmerge.options(centroids, 2, halved(phi, weight, k, 2), np.array([[0, 1]]), sizes).rows
+    assert np.allclose(rows.theta[5], centroids.theta[1 - empty])
+    assert np.allclose(rows.mass[5], centroids.mass[1 - empty])
 
 
 # The direction

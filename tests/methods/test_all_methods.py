@@ -104,7 +104,8 @@ def test_planted_groups_are_found(name):
 
 # What draws at random per client cannot be permuted with the clients: FeSEM's first centres, unless k-means
 # gives them ("different", "shared"), and FLAMECHE's reclustering, which is off here. Where the numbers of
-# clusters depend on clients' places (K-Fed's first device, k-means in FedGroup), partitions compare.
+# clusters depend on clients' places (K-Fed's first device, k-means in FedGroup), partitions compare. Robust
+# FLAMECHE with few clients lets one that comes late train by numbers once; so all come first.
 FREE = {
     **{name: VARIANTS[name] for name in VARIANTS if name not in ("fesem, different", "fesem, shared")},
     "flameche, paper": ("flameche", {"clusters": 3, "mode": "paper", "tau": 0}),
@@ -118,7 +119,8 @@ def test_permuting_clients_permutes_assignments_and_models(name):
     order = np.random.default_rng(3).permutation(12)  # who stands at each place
     place = np.argsort(order)  # where each stands
     first, second = METHODS[kind](planted_world(), **options), METHODS[kind](planted_world(order), **options)
-    for r, clients in enumerate(SCHEDULE, 1):
+    early = [list(range(12))] * (name in ("flameche", "flameche, decayed"))
+    for r, clients in enumerate(early + SCHEDULE, 1):
         first.round(r, np.array(clients))
         second.round(r, place[clients])
         assert partition(first.assignment) == partition(second.assignment[place])

@@ -12,12 +12,12 @@ from flameche.crypto.codec import exact_codec
 from flameche.crypto.masking import SecAgg
 from flameche.crypto.registry import make_scheme
 from flameche.crypto.secagg.driver import Costs
+from flameche.em.seeding import CROWD, crowd, start
 from flameche.em.spherical import Centroids, m_step, statistics
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN
 from flameche.methods.flameche import DECAY, Flameche
 from flameche.methods.robust import (
-    CROWD,
     GATHER,
     OFTEN,
     PARTING,
@@ -26,7 +26,6 @@ from flameche.methods.robust import (
     TESTING,
     TURNING,
     TURNS,
-    crowd,
 )
 from flameche.protocol.client import Cohort
 from flameche.simulation.engine import Checkpoint, _checkpoint, _restore
@@ -60,6 +59,16 @@ def start_from(method, part):
     totals = np.stack([terms[part == k].sum(axis=0) for k in range(len(method.centroids))])
     method.centroids = m_step(totals, method.centroids)
     method.robust.gathering = method.robust.crowded = False
+    return method
+
+
+def settled(method, part):
+    """The same, where everybody has taken part."""
+    terms = statistics(method.cohort.phi, method.cohort.weight)
+    np.add.at(method.running, part, terms)
+    method.row[:] = part
+    start_from(method, part)
+    method.sums.offer(np.arange(len(part)), part, np.zeros(len(part)), method.centroids)
     return method
 
 
@@ -158,6 +167,40 @@ def test_a_crowd_is_three_small_clusters_for_each_where_clients_and_the_guard_al
     clients, clusters, guard, rows
 ):
     assert crowd(clients, clusters, guard) == rows
+
+
+@pytest.mark.parametrize(
+    ("clients", "clusters", "guard", "rows"), [(3, 2, 1, 3), (24, 4, 1, 24), (25, 4, 1, 12), (24, 4, 3, 4)]
+)
+def test_few_clients_begin_each_alone_where_their_sums_may_be_opened(clients, clusters, guard, rows):
+    assert start(clients, clusters, guard) == rows
+
+
+@pytest.mark.parametrize("over", ["seen", "decayed"])
+@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize("sizes", [(2, 1), (2, 2), (3, 1, 1), (4, 3, 2, 1), (8, 8, 1, 1)], ids=str)
+def test_few_clients_find_their_groups_even_groups_of_one(sizes, share, over):
+    clients = sum(sizes)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        group = np.repeat(np.arange(len(sizes)), sizes)
+        centres = 1.0 + 0.5 * rng.random((len(sizes), 5, 20))
+        phi = centres[group] + 0.1 * rng.standard_normal((clients, 5, 20))
+        metadata = Metadata(phi, np.full((clients, 5), 10))
+        method = made(metadata, group, seed=seed, clusters=len(sizes), m_step=over)
+        play(method, max(2, round(share * clients)), round(16 / share))
+        assert found(method) == 1.0
+
+
+def test_who_comes_late_to_a_small_federation_may_still_be_a_group_of_its_own():
+    metadata, group = planted_metadata(10, noise=0.1)
+    method = made(metadata, np.where(np.arange(10) == 9, 3, group // 2), clusters=3)
+    for r in range(1, 13):
+        method.round(r, np.arange(9) if r < 12 else np.arange(10))
+        assert (method.assignment[9] == UNSEEN) == (r < 12)
+    play(method, 10, 5, first=13)
+    assert len(set(method.assignment)) == 3
+    assert not method.robust.crowded and method.robust.tried == 0
 
 
 def test_the_first_clients_are_scattered_evenly_and_nobodys_cluster_is_known_meanwhile():
@@ -264,9 +307,7 @@ def test_two_groups_in_one_cluster_and_one_in_two_are_put_right_by_a_move_and_no
 ):
     for seed in range(2):
         metadata, group = planted_metadata(100, noise=0.2, seed=seed)
-        method, still = (
-            start_from(made(metadata, group, seed=seed, m_step=m_step), badly(group)) for _ in "ab"
-        )
+        method, still = (settled(made(metadata, group, seed=seed, m_step=m_step), badly(group)) for _ in "ab")
         still.robust.failed = PATIENCE
         assert play(method, participants, 100, first=2) >= 1 and found(method) == 1.0, seed
         assert play(still, participants, 40, first=2) == 0 and found(still) < 0.75, seed
@@ -318,34 +359,35 @@ def test_who_makes_a_move_does_not_judge_it_and_half_of_the_cluster_is_left_to()
     assert play(method, 100, 4, first=2) == 1
     names = [name for name, _ in asked]
     assert names == [*["Turn"] * TURNS, *["Statistics"] * PARTS, "PairedTest"] * (len(names) // 15)
-    for start in range(0, len(names), 15):
-        makers = asked[start][1]
-        assert all(who == makers for _, who in asked[start : start + 14])
-        assert asked[start + 14][1] == set(range(100)) - makers
+    for first in range(0, len(names), 15):
+        makers = asked[first][1]
+        assert all(who == makers for _, who in asked[first : first + 14])
+        assert asked[first + 14][1] == set(range(100)) - makers
     assert len(asked[0][1]) == 25  # of the 50 in the cluster
 
 
 def split(metadata, group, **how):
-    """Play a bad start at 20% until the move; give the method before and after it, and the move."""
-    method = start_from(made(metadata, group, **how), badly(group))
+    """Play a bad start until two clusters are merged; give the method, what was before, and the move."""
+    method = settled(made(metadata, group, **how), badly(group))
     seen = {}
     make = method.robust._make
 
-    def watched(move, candidate):
-        seen.update(was=method.assignment.copy(), move=move, models=method.models)
-        make(move, candidate)
+    def watched(move, options, chosen):
+        seen.update(was=method.assignment.copy(), move=move, pair=move.pairs[chosen].tolist())
+        make(move, options, chosen)
 
     method.robust._make = watched
     for r in range(2, 60):
-        if method.round(r, draw_participants(method.world.seed, r, 100, 20)):
-            return method, seen["was"], seen["move"]
+        moved = method.round(r, draw_participants(method.world.seed, r, 100, 20))
+        if moved and seen["move"].cluster not in seen["pair"] and 4 not in seen["pair"]:
+            return method, seen["was"], seen["move"], seen["pair"]
     raise AssertionError("no move was made")
 
 
 @pytest.mark.parametrize("m_step", ["seen", "decayed"])
 def test_clients_of_a_split_cluster_that_were_away_are_unseen_and_served_by_an_e_step(m_step):
-    method, was, move = split(*planted_metadata(100, noise=0.2), m_step=m_step)
-    c, (i, j), now = move.cluster, move.pair, method.assignment
+    method, was, move, (i, j) = split(*planted_metadata(100, noise=0.2, seed=1), seed=1, m_step=m_step)
+    c, now = move.cluster, method.assignment
     (rest,) = {0, 1, 2, 3} - {c, i, j}
     assert (now[(was == i) | (was == j)] == i).all()  # merged
     assert (now[was == rest] == rest).all() and (now[was == UNSEEN] == UNSEEN).all()
@@ -360,22 +402,52 @@ def test_clients_of_a_split_cluster_that_were_away_are_unseen_and_served_by_an_e
     assert partition(serving) == partition(method.world.group)  # and that is right at once
 
 
+def parted(seed):
+    """Groups of which one is in two clusters: some of it with another group, for want of common classes."""
+    metadata, group = planted_metadata(100, noise=0.2, seed=seed)
+    some, others = np.flatnonzero(group == 2)[:9], np.flatnonzero(group == 2)[9:]
+    counts, part = metadata.counts.copy(), group.copy()
+    counts[np.ix_(some, [2, 3, 4])], counts[np.ix_(others, [0, 1])], part[some] = 0, 0, 1
+    return Metadata(metadata.phi * (counts > 0)[:, :, None], counts), group, part
+
+
+@pytest.mark.parametrize("m_step", ["seen", "decayed"])
+def test_a_part_of_a_group_that_is_with_another_joins_its_own_by_a_move_and_not_without(m_step):
+    for seed in (0, 3):
+        metadata, group, part = parted(seed)
+        method, still = (settled(made(metadata, group, seed=seed, m_step=m_step), part) for _ in "ab")
+        still.robust.failed = PATIENCE
+        moves, make = [], method.robust._make
+
+        def watched(move, options, chosen, method=method, moves=moves, make=make):
+            moves.append((move.cluster, move.pairs[chosen].tolist()))
+            models = method.models
+            make(move, options, chosen)
+            assert method.models is models  # nobody's goes elsewhere
+
+        method.robust._make = watched
+        assert play(method, 20, 90, first=2) and found(method) == 1.0, seed
+        assert all(c in pair or 4 in pair for c, pair in moves), moves
+        play(still, 20, 60, first=2)
+        assert found(still) < 0.85, seed
+
+
 def test_the_clients_of_a_move_take_their_models_along():
     metadata, group = planted_metadata(100, noise=0.2)
     world = paper_world(np.eye(4)[group], group=group, metadata=metadata, share=0.5)
     method, models = start_from(Flameche(world), badly(group)), {}
     make = method.robust._make
 
-    def watched(move, candidate):
-        models.update(before=method.models, was=method.assignment.copy(), move=move)
-        make(move, candidate)
+    def watched(move, options, chosen):
+        models.update(before=method.models, was=method.assignment.copy(), move=move, pair=move.pairs[chosen])
+        make(move, options, chosen)
 
     method.robust._make = watched
     for r in range(2, 12):
         if method.round(r, np.arange(100)):
             break
     move, was = models["move"], models["was"]
-    (i, j), c, before, after = move.pair, move.cluster, models["before"].params, method.models.params
+    (i, j), c, before, after = models["pair"], move.cluster, models["before"].params, method.models.params
     (rest,) = {0, 1, 2, 3} - {c, i, j}
     larger = i if (was == i).sum() >= (was == j).sum() else j
     assert torch.equal(after[c], before[c]) and torch.equal(after[j], before[c])  # both halves
@@ -475,6 +547,8 @@ class Slightly:
 
     def __init__(self, phase):
         self.phase, self.contribute = phase, phase.contribute
+        if hasattr(phase, "of"):
+            self.of = lambda clients: Slightly(phase.of(clients))
 
     def absorb(self, totals):
         return self.phase.absorb(totals * (1 - 1e-9))
@@ -533,11 +607,9 @@ def stored(method, r):
 @pytest.mark.parametrize("participants", [20, 8])
 def test_a_run_stopped_after_every_round_goes_on_bit_identically(participants, m_step):
     metadata, group = planted_metadata(100, noise=0.3)
-    whole, method = (
-        start_from(made(metadata, group, least=2, m_step=m_step), badly(group)) for _ in range(2)
-    )
+    whole, method = (settled(made(metadata, group, least=2, m_step=m_step), badly(group)) for _ in range(2))
     stages, moves = set(), 0
-    for r in range(2, 60):
+    for r in range(2, 80):
         clients = draw_participants(0, r, 100, participants)
         moved = whole.round(r, clients)
         assert method.round(r, clients) == moved
@@ -559,7 +631,8 @@ def test_a_run_stopped_after_every_round_goes_on_bit_identically(participants, m
 # Costs
 
 TERM = 30 + 5 + 1  # numbers: five blocks of six, their masses, one
-BINS, DIRECTION, VERDICT = 128, 30, 3
+DIRECTION = 30
+VERDICT = 2 * 5 + 1  # of three clusters: one pair of others, two with each half; gains, squares, one
 
 
 def sent(*numbers):
@@ -593,13 +666,13 @@ def test_the_bytes_of_a_move_are_those_counted_by_hand():
     up, down = sent(*turns, *parts), received(*turns, *parts, *parts)  # both halves come back
     assert ledger.up["exchange"].tolist() == (makers * up).tolist()
     assert ledger.down["exchange"].tolist() == (makers * down).tolist()
-    assert not method.round(3, everybody)  # judged: three centroids and the sum come, a verdict goes
+    assert not method.round(3, everybody)  # judged: the halves and the sum come, a verdict goes
     assert method.robust.failed == 1
-    candidate = 3 * 4 * 30
+    halves = 2 * 4 * TERM
     assert ledger.up["exchange"].tolist() == (makers * up + (1 - makers) * sent(VERDICT)).tolist()
     assert (
         ledger.down["exchange"].tolist()
-        == (makers * down + (1 - makers) * (received(VERDICT) + candidate)).tolist()
+        == (makers * down + (1 - makers) * (received(VERDICT) + halves)).tolist()
     )
 
 

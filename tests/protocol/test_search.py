@@ -1,10 +1,13 @@
 """The phases of the search: each against the formula it stands for, and as a sum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from flameche.em import spherical, splitmerge
 from flameche.em.spherical import Centroids
+from flameche.em.splitmerge import Options
 from flameche.protocol.search import PairedTest, Statistics, Turn
 from tests.conftest import planted_metadata
 
@@ -35,10 +38,19 @@ def plain_distance(phi, weight, theta):
     return np.array(found)
 
 
+def paired(current, *candidates):
+    """A test of moves from some centroids to others."""
+    every = [current, *candidates]
+    row = np.repeat(np.arange(len(every)), [len(each) for each in every])
+    theta, mass = (np.concatenate([getattr(each, name) for each in every]) for name in ("theta", "mass"))
+    after = np.stack([row == n for n in range(1, len(every))])
+    return PairedTest(Options(Centroids(theta, mass), row == 0, after))
+
+
 PHASES = {
     "turn": Turn(centroids().theta[0], np.random.default_rng(3).standard_normal(BLOCKS * FEATURES)),
     "statistics": Statistics(),
-    "paired test": PairedTest(centroids(), centroids(seed=4)),
+    "paired test": paired(centroids(), centroids(seed=4), centroids(seed=5)),
 }
 
 
@@ -94,7 +106,7 @@ def one_block(theta):
 
 def test_a_gain_is_the_distance_before_less_that_after_scaled_and_cut():
     phi, weight = at(0, 10, 20, 60), np.ones((4, 1))
-    test = PairedTest(one_block(at(0)), one_block(at(0, 60)))
+    test = paired(one_block(at(0)), one_block(at(0, 60)))
     gain, square, one = test.contribute(phi, weight, np.zeros(4, np.int64)).T
     cosines = np.cos(np.radians([0, 10, 20, 60]))
     exact = np.maximum.reduce([cosines, np.cos(np.radians([60, 50, 40, 0]))]) - cosines
@@ -105,17 +117,17 @@ def test_a_gain_is_the_distance_before_less_that_after_scaled_and_cut():
 def test_a_loss_is_as_large_as_the_gain_of_the_opposite_move():
     (phi, weight), nowhere = cohort(), np.zeros(CLIENTS, np.int64)
     a, b = centroids(), centroids(seed=4)
-    forth, back = (PairedTest(*pair).contribute(phi, weight, nowhere) for pair in ((a, b), (b, a)))
+    forth, back = (paired(*pair).contribute(phi, weight, nowhere) for pair in ((a, b), (b, a)))
     assert np.array_equal(forth[:, 0], -back[:, 0]) and np.array_equal(forth[:, 1:], back[:, 1:])
     assert (forth[:, 0] > 0).any() and (forth[:, 0] < 0).any()
-    same = PairedTest(a, a).contribute(phi, weight, nowhere)
+    same = paired(a, a).contribute(phi, weight, nowhere)
     assert not same[:, :2].any() and same[:, 2].sum() == CLIENTS
 
 
 def test_no_term_is_larger_than_a_bound_of_one_allows():
     """Whatever scheme.bound is, it is at least what a count of one client needs."""
     phi, weight = at(*range(0, 360, 15)), np.ones((24, 1))
-    test = PairedTest(one_block(at(0)), one_block(at(180)))
+    test = paired(one_block(at(0)), one_block(at(180)))
     terms = test.contribute(phi, weight, np.zeros(24, np.int64))
     assert np.abs(terms).max() == 1.0
     assert set(np.sign(terms[:, 0])) == {-1, 0, 1}
@@ -124,8 +136,33 @@ def test_no_term_is_larger_than_a_bound_of_one_allows():
 def test_the_verdict_of_sums_is_that_of_the_gains_themselves():
     phi, weight = at(*range(0, 40, 2), *range(60, 100, 2)), np.ones((40, 1))
     for theta, so in ((at(19, 79), True), (at(19, 50), True), (at(49, 200), False), (at(48, 52), True)):
-        test = PairedTest(one_block(at(50)), one_block(theta))
+        test = paired(one_block(at(50)), one_block(theta))
         terms = test.contribute(phi, weight, np.zeros(40, np.int64))
         gain, squares, heard = test.absorb(terms.sum(axis=0, keepdims=True))
         z = terms[:, 0].sum() / np.sqrt((terms[:, 0] ** 2).sum())
         assert splitmerge.convincing(gain, squares, heard) == (z > 2) == so and heard == 40
+
+
+def test_several_moves_are_judged_at_once_as_one_by_one():
+    (phi, weight), nowhere = cohort(), np.zeros(CLIENTS, np.int64)
+    now, some = centroids(), [centroids(seed=4), centroids(seed=5), centroids(seed=6)]
+    together = paired(now, *some).contribute(phi, weight, nowhere)
+    for n, each in enumerate(some):
+        gain, square, one = paired(now, each).contribute(phi, weight, nowhere).T
+        assert np.allclose(together[:, n], gain) and np.allclose(together[:, 3 + n], square)
+        assert np.array_equal(together[:, -1], one)
+
+
+def test_who_judges_a_move_leaves_its_own_part_out():
+    """Two clients at 0 and 30 degrees make a cluster; that the second is in it is no reason to keep it."""
+    phi, weight = at(0, 30), np.ones((2, 1))
+    middle = phi.mean(axis=0, keepdims=True)
+    rows = Centroids(np.concatenate([middle, at(45)]), np.array([[2.0], [1.0]]), np.array([[1.0, 0], [1, 0]]))
+    test = PairedTest(Options(rows, np.array([True, False]), np.array([[False, True]])))
+    own = replace(test, options=replace(test.options, rows=replace(rows, own=None)))
+    stays, goes = (p.contribute(phi, weight, np.zeros(2, np.int64))[1, 0] for p in (own, test))
+    assert (
+        stays == pytest.approx(0.0, abs=1e-12) and goes > 0.1
+    )  # 15 degrees from both, but 30 from the other client
+    second = test.of(np.array([1])).contribute(phi[1:], weight[1:], np.zeros(1, np.int64))
+    assert second[0, 0] == goes

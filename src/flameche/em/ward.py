@@ -34,6 +34,15 @@ def join(centroids: Centroids, label: Ints, count: int) -> Centroids:
     return Centroids(theta, mass)
 
 
+def joined(own: Floats | None, label: Ints) -> Floats | None:
+    """Join what sums hold of each client [C R] by label [R], as many columns as before."""
+    if own is None:
+        return None
+    total = np.zeros_like(own)
+    np.add.at(total.T, label, own.T)
+    return total
+
+
 def merge_down(centroids: Centroids, count: int) -> Ints:
     """Merge the cheapest pair until `count` clusters are left; tell which each of the R is in [R].
 

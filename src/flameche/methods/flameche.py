@@ -18,15 +18,19 @@ Deviations, where the printed algorithm does not reach the paper's own figures (
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flameche.em.others import alike
 from flameche.em.recluster import redistribute, worst_cluster
+from flameche.em.seeding import start
 from flameche.em.spherical import NOISE, Centroids, Floats, filled
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.living import Living
-from flameche.methods.robust import Robust, crowd
+from flameche.methods.robust import Robust
 from flameche.protocol.client import Missing
 from flameche.protocol.phases import Deviations, Errors, MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
@@ -79,7 +83,7 @@ class Flameche(Living):
         over: Literal["seen", "participants"] = "seen" if self.over == "seen" else "participants"
         rows = clusters
         if robust and (over == "seen" or world.min_cluster <= 1):  # a round's few cannot fill a guarded crowd
-            rows = crowd(world.clients, clusters, world.min_cluster)
+            rows = start(world.clients, clusters, world.min_cluster)
         self.sums: Sums = world.sums(self.cohort, rows, over=over, hidden=hide_assignments)
         self.models = world.initial_models(clusters)  # line 3
         self.row = np.full(world.clients, UNSEEN, np.int64)  # the sum each client is in; k_i in paper mode
@@ -90,6 +94,8 @@ class Flameche(Living):
         self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
         self.running = np.zeros((rows, shape[1] * shape[2] + shape[1] + 1))  # decayed sums
         self.robust = Robust(self) if robust else None
+        if self.robust and self.robust.few:
+            self.label[:] = 0  # all train one model until they know their groups
         if init == "vectors":
             draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
             self.centroids = Centroids(draw, np.ones(shape[:2]))
@@ -123,6 +129,8 @@ class Flameche(Living):
     def _e_step(self, r: int, clients: Ints) -> tuple[Ints, Floats]:
         """Assign clients [n] to the nearest centroids, in robust mode at first to random ones."""
         self.refuse_absent(clients)
+        if self.robust and self.robust.few and self.robust.crowded:
+            return clients.copy(), np.zeros(len(clients))
         if self.robust and self.robust.gathering:
             return self.robust.scatter(r, clients), np.zeros(len(clients))
         return self.cohort.e_step(clients, self.centroids)
@@ -150,14 +158,25 @@ class Flameche(Living):
         totals = self.sums.totals(members, self.row[members])
         if not any(total is not None for total in totals):
             return
-        sums = stacked(totals)
+        sums, held = stacked(totals), np.array([total is not None for total in totals])
         if self.over == "decayed":
-            held = np.array([total is not None for total in totals])
             self.running[held] = DECAY * self.running[held] + sums[held]
             sums = self.running
-        self.centroids = MStep(self.centroids).absorb(sums)
+        before, self.centroids = self.centroids, MStep(self.centroids).absorb(sums)
         if self.robust:
             self.centroids = filled(self.centroids)
+        if self.robust and not self.robust.few:  # of few clients, too few others are in a cluster
+            self.centroids = replace(self.centroids, own=self._parts(before.own, held, members))
+            if not self.robust.crowded:
+                clients = float(sums[:, -1].sum()) if self.over == "decayed" else float(len(members))
+                self.centroids = replace(self.centroids, alike=alike(self.centroids, clients))
+
+    def _parts(self, own: Floats | None, held: NDArray[np.bool_], members: Ints) -> Floats:
+        """Note how often each sum holds each client's term [C R]; one that was not opened stays as it was."""
+        parts = np.zeros((self.world.clients, len(held))) if own is None else own.copy()
+        parts[:, held] *= DECAY if self.over == "decayed" else 0.0
+        parts[members, self.row[members]] += held[self.row[members]]
+        return parts
 
     def _recluster(self, r: int, participants: Ints) -> bool:
         """Share the clients of the cluster with the highest mean error among it and the empty ones."""
@@ -220,13 +239,23 @@ class Flameche(Living):
         own: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "running": self.running}
         moves = self.robust.state() if self.robust else {}
         own |= {"error": self.error, "row": self.row, "label": self.label}
+        known = {"own": self.centroids.own, "alike": self.centroids.alike}
+        own |= {f"centroids/{name}": array for name, array in known.items() if array is not None}
         return {**own, **moves, **self.living_state(), **self.sums.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.error = arrays["error"].astype(np.float64)
         self.row, self.label = arrays["row"].astype(np.int64), arrays["label"].astype(np.int64)
-        self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
+        known = [
+            arrays.get(f"centroids/{name}") for name in ("own", "alike")
+        ]  # earlier checkpoints have none
+        self.centroids = Centroids(
+            arrays["theta"].astype(np.float64),
+            arrays["mass"].astype(np.float64),
+            None if known[0] is None else known[0].astype(np.float64),
+            None if known[1] is None else known[1].astype(bool),
+        )
         self.running = arrays["running"].astype(np.float64)
         self.restore_living(arrays)
         self.sums.restore(arrays)

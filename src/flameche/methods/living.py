@@ -11,11 +11,13 @@ All three are changes of sums, so a server that only adds can follow (`protocol/
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.em.spherical import Centroids
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, Arrays, Ints
@@ -30,6 +32,7 @@ class Living:
     """What a FLAMECHE does about clients that do not stay as they are."""
 
     cohort: Cohort
+    centroids: Centroids
     sums: Sums
     row: Ints
     robust: Robust | None
@@ -53,18 +56,27 @@ class Living:
         self.sums.drifted(clients)
         self.cohort.drift(clients, metadata)
         self.drifted[clients] = True
+        self._part(clients)
         self._look_again()
 
     def leave(self, clients: Ints, vanished: bool = False) -> None:
         """Take clients out of sums and counts; vanished: without their help."""
         self.sums.forget(clients, vanished)
         self.left[clients], self.row[clients] = True, UNSEEN
+        self._part(clients)
         self._tell()
 
     def join(self, clients: Ints) -> None:
         """Let clients take part that left, or were not there from the start."""
         self.left[clients] = False
         self._look_again()
+
+    def _part(self, clients: Ints) -> None:
+        """Forget that centroids hold parts of clients [n]: these are no longer what the clients have."""
+        if self.centroids.own is not None:
+            own = self.centroids.own.copy()
+            own[clients] = 0.0
+            self.centroids = replace(self.centroids, own=own)
 
     def _look_again(self) -> None:
         if self.robust:

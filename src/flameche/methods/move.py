@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.em.spherical import Floats, Ints
 from flameche.methods.base import Arrays
 
 TURNING, PARTING, TESTING = range(3)  # its stages
-KEPT = ("direction", "before", "halves", "side", "fitted", "verdict")
+KEPT = ("direction", "before", "halves", "side", "fitted", "pairs", "verdict")
 
 
 @dataclass
@@ -27,29 +27,20 @@ class Move:
     stage: int = TURNING
     heard: int = 0
     waited: int = 0  # rounds in this stage
-    pair: tuple[int, int] = (0, 0)
-    candidate: Centroids | None = None
-    verdict: Floats = field(default_factory=lambda: np.zeros(3))
+    pairs: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # [P 2], mergers to choose from
+    verdict: Floats = field(default_factory=lambda: np.zeros(1))  # [2 P + 1]
 
     def arrays(self) -> Arrays:
         """Give all of it, for a checkpoint."""
         arrays: Arrays = {f"move/{name}": getattr(self, name) for name in KEPT}
-        numbers = [self.cluster, self.stage, self.heard, self.waited, *self.pair]
-        arrays["move/numbers"] = np.array(numbers)
-        if self.candidate is not None:
-            arrays |= {"move/theta": self.candidate.theta, "move/mass": self.candidate.mass}
+        arrays["move/numbers"] = np.array([self.cluster, self.stage, self.heard, self.waited])
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Move | None:
-        """Take back what `arrays` gave, if there was a move."""
-        if "move/numbers" not in arrays:
+        """Take back what `arrays` gave, if there was a move; those of earlier versions had one pair each."""
+        if "move/pairs" not in arrays:
             return None
-        cluster, stage, heard, waited, i, j = (int(n) for n in arrays["move/numbers"])
+        cluster, stage, heard, waited = (int(n) for n in arrays["move/numbers"])
         kept: dict[str, Any] = {name: arrays[f"move/{name}"].copy() for name in KEPT}
-        move = cls(cluster=cluster, stage=stage, heard=heard, waited=waited, pair=(i, j), **kept)
-        if "move/theta" in arrays:
-            move.candidate = Centroids(
-                arrays["move/theta"].astype(np.float64), arrays["move/mass"].astype(np.float64)
-            )
-        return move
+        return cls(cluster=cluster, stage=stage, heard=heard, waited=waited, **kept)

@@ -6,21 +6,25 @@ results/clustering.md):
 - the first clients to come, some forty, are scattered at random over a *crowd* of 3 K small clusters; EM
   goes on with these, and Ward's merging (`em/ward.py`) says each round which belong together. When clients
   have come three times on average, the crowd is merged for good. Many small clusters rarely miss a group,
-  where K random ones often do;
+  where K random ones often do. Where clients are few and sums over one may be opened, each begins alone;
+- clients are compared with centroids without their own part in them (`em/others.py`), and once the crowd is
+  merged, clusters share the blocks in which they do not differ;
 - in place of reclustering, split-merge moves (`em/splitmerge.py`) are made by some participants and judged by
   others. A move goes through three stages, each as many rounds as it takes to hear enough clients:
-  turn (the direction in which a cluster is widest), part (the two halves), test (are others nearer?).
-  Proposing stops after `PATIENCE` failures in a row.
+  turn (the direction in which a cluster is widest), part (the two halves), test (with which merger, if any,
+  are others nearer?). Proposing stops after `PATIENCE` failures in a row.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flameche.em import splitmerge, ward
 from flameche.em.spherical import Centroids, Floats, Ints, m_step
+from flameche.em.splitmerge import Options
 from flameche.methods.base import UNSEEN, Arrays
 from flameche.methods.move import PARTING, TESTING, TURNING, Move
 from flameche.protocol.phases import Phase, Result
@@ -34,7 +38,7 @@ PATIENCE = 8
 WAIT = 15  # rounds for one stage
 HEARD = 40  # clients behind a verdict
 TURNS, FEW_TURNS, PARTS = 10, 3, 4  # exchanges a round: power iterations, with few members, Lloyd steps
-CROWD, EACH = 3, 2  # small clusters for each of the K; clients in each of them, at least
+SHARE = 3  # of a cluster's members, one in three is enough to split it
 GATHER = 40  # clients behind the first centroids
 OFTEN = 3  # times that clients have taken part, on average, before the crowd is merged for good
 # Or that many a small cluster, after so many rounds: in a large federation few come twice.
@@ -57,6 +61,11 @@ class Robust:
     def least(self) -> int:
         """Count the clients of the smallest group that matters."""
         return splitmerge.least_group(len(self.it.present), self.it.clusters, self.it.world.min_cluster)
+
+    @property
+    def few(self) -> bool:
+        """Tell whether each client began alone, so that nothing was left to chance."""
+        return len(self.it.centroids) == self.it.world.clients
 
     @property
     def wanted(self) -> int:
@@ -86,7 +95,8 @@ class Robust:
             if len(self.it.seen) >= min(most, self.wanted):
                 self.gathering = False
                 self.it.models = self.it.models.pick(np.zeros(self.it.clusters, np.int64))
-            return False
+            if self.gathering or not self.few:
+                return False
         if not self.crowded:
             return self.improve(r, participants)
         before = self.it.assignment
@@ -99,14 +109,20 @@ class Robust:
         sizes = np.bincount(it.row[it.seen], minlength=len(it.centroids)).astype(np.float64)
         left = np.where(sizes[:, None] > 0, it.centroids.mass, 0.0)  # what everybody has left counts no more
         filled = Centroids(it.centroids.theta, left)
-        label = ward.merge_down(filled, it.clusters)
+        once = left / np.maximum(it.running[:, -1:], 1.0) if self.few else left  # decayed sums hold it often
+        label = ward.merge_down(Centroids(it.centroids.theta, once), it.clusters)
         it.label = ward.keep_names(label, it.label, sizes)
+        if self.few:  # who comes next trains what most train, until its group is known
+            it.label[sizes == 0] = np.bincount(it.label, sizes).argmax()
         self.rounds += 1
         settled = self.rounds >= SETTLED and self.heard >= OFTEN * ENOUGH * len(it.centroids)
-        if settled or self.heard >= OFTEN * len(it.seen):
+        waiting = self.few and len(it.seen) < len(it.present)  # for who may be a group of its own
+        if not waiting and (settled or self.heard >= OFTEN * len(it.seen)):
             self.crowded = False
             rows, seen = len(it.centroids), it.seen
-            it.centroids = ward.join(filled, it.label, rows)
+            it.centroids = replace(
+                ward.join(filled, it.label, rows), own=ward.joined(it.centroids.own, it.label)
+            )
             running = np.zeros_like(it.running)
             np.add.at(running, it.label, it.running)
             it.running = running
@@ -117,7 +133,7 @@ class Robust:
 
     def improve(self, r: int, participants: Ints) -> bool:
         """Work on a move with this round's participants; tell whether one was made."""
-        if self.move is None and self.failed < PATIENCE:
+        if self.move is None and self.failed < PATIENCE and not self.few:
             self.move = self._propose(r, participants)
         move = self.move
         if move is None:
@@ -204,9 +220,10 @@ class Robust:
             self._assemble(move)
 
     def _hear(self, move: Move, members: Ints, then: int) -> None:
-        """Go on to the next stage when enough members were heard at once, or twice as many in all."""
+        """Go on to the next stage when enough members were heard, at once or over some rounds."""
         move.heard += len(members)
-        if len(members) >= 2 * self.least or move.heard >= 4 * self.least:
+        enough = max(2 * self.least, int((self.it.row == move.cluster).sum()) // SHARE)
+        if len(members) >= enough or (move.heard >= 4 * self.least and move.fitted.sum() >= enough):
             move.stage, move.heard, move.waited = then, 0, 0
 
     def _nearer(self, halves: Floats, members: Ints) -> Ints:
@@ -214,56 +231,67 @@ class Robust:
         two = m_step(halves, Centroids(np.zeros_like(blank.theta[:2]), np.zeros_like(blank.mass[:2])))
         return self.it.cohort.e_step(members, two)[0]
 
+    @property
+    def _alive(self) -> Centroids:
+        it, now = self.it, self.it.centroids
+        own = np.zeros((it.world.clients, len(now))) if now.own is None else now.own
+        return Centroids(now.theta[: it.clusters], now.mass[: it.clusters], own[:, : it.clusters])
+
+    @property
+    def _sizes(self) -> Floats:
+        it = self.it
+        return it.sums.census(it.seen, it.seen, it.row, it.error).seen[: it.clusters]
+
     def _assemble(self, move: Move) -> None:
-        """Make the candidate: the halves, one of them in the place that a merger leaves free."""
-        it, c = self.it, move.cluster
-        sizes = it.sums.census(it.seen, it.seen, it.row, it.error).seen[: it.clusters]
-        alive = Centroids(it.centroids.theta[: it.clusters], it.centroids.mass[: it.clusters])
-        pair = splitmerge.closest_pair(alive, sizes, c)
-        if pair is None or move.halves[:, -1].min() < self.least - 0.5:
+        """Choose the mergers that are to be judged together with the split."""
+        if move.halves[:, -1].min() > self.least - 0.5:
+            move.pairs = splitmerge.pairs(self._alive, move.cluster, move.halves, self._sizes)
+        move.verdict = np.zeros(2 * len(move.pairs) + 1)
+        if len(move.pairs) == 0:
             self._give_up()
-            return
-        theta, mass = it.centroids.theta.copy(), it.centroids.mass.copy()
-        i, j = pair
-        theta[i], mass[i] = splitmerge.merged(it.centroids, i, j, sizes)
-        two = splitmerge.moved_apart(it.centroids, c, move.halves)
-        theta[[c, j]], mass[[c, j]] = two.theta, two.mass
-        move.pair, move.candidate = pair, Centroids(theta, mass)
 
     def _test(self, move: Move, participants: Ints) -> bool:
         """Ask clients that had no part in the move; decide when enough were heard."""
-        assert move.candidate is not None
         others = participants[move.fitted[participants] == 0]
+        options = splitmerge.options(self._alive, move.cluster, move.halves, move.pairs, self._sizes)
         if len(others) >= max(1, self.it.world.min_cluster):
-            numbers = 3 * move.candidate.theta[0].size
-            self.it.world.ledger.received("exchange", others, 4 * numbers)
-            move.verdict = move.verdict + self._sum(PairedTest(self.it.centroids, move.candidate), others)
-        gain, squares, heard = move.verdict
+            self.it.world.ledger.received("exchange", others, 4 * move.halves.size)
+            move.verdict = move.verdict + self._sum(PairedTest(options), others)
+        count = len(move.pairs)
+        gain, squares, heard = move.verdict[:count], move.verdict[count:-1], move.verdict[-1]
         if heard < min(HEARD, len(self.it.present) // 2) - 0.5:  # CKKS counts nearly right
             return False
-        if not splitmerge.convincing(gain, squares, heard):
+        good = [splitmerge.convincing(*each, heard) for each in zip(gain, squares, strict=True)]
+        if not any(good):
             self._give_up()
             return False
-        self._make(move, move.candidate)
+        self._make(move, options, int(np.where(good, gain, -np.inf).argmax()))
         return True
 
     def _give_up(self) -> None:
         self.move, self.failed = None, self.failed + 1
 
-    def _make(self, move: Move, candidate: Centroids) -> None:
-        """Take the candidate; clients of the split cluster whose half nobody knows have to be asked again."""
-        it, (i, j), c = self.it, move.pair, move.cluster
-        was, known = it.row.copy(), move.side >= 0
-        it.row[was == j] = i
+    def _make(self, move: Move, options: Options, chosen: int) -> None:
+        """Make a move; clients of the split cluster whose half nobody knows have to be asked again."""
+        it, c, was, empty = self.it, move.cluster, self.it.row.copy(), self._sizes == 0
+        a, b = (int(k) for k in move.pairs[chosen])
+        kept, places = splitmerge.places(it.clusters, c, a, b)
+        known = (was == c) & (move.side >= 0)
         it.row[was == c] = UNSEEN
-        it.row[known & (was == c)] = np.where(move.side == 0, c, j)[known & (was == c)]
+        it.row[known] = places[move.side[known]]
+        before = it.running.copy()
+        before[: it.clusters][empty] = 0.0  # it is of those who left
+        running = before.copy()
+        running[places] = move.halves
+        running[kept] = before[kept] + move.halves[places == kept].sum(axis=0)
+        if kept not in places:  # two other clusters were merged
+            it.row[was == b] = a
+            running[a] += before[b]
+            source = np.arange(it.clusters)
+            source[a], source[b] = a if (was == a).sum() >= (was == b).sum() else b, c
+            it.models = it.models.pick(source)  # who moves takes its model along
         it._tell()
-        it.centroids = candidate
-        source = np.arange(it.clusters)
-        source[i], source[j] = i if (was == i).sum() >= (was == j).sum() else j, c
-        it.models = it.models.pick(source)  # who moves takes its model along
-        it.running[i] = it.running[i] + it.running[j]
-        it.running[[c, j]] = move.halves
+        it.centroids, it.running = splitmerge.made(it.centroids, options, chosen, kept, places), running
         self.move, self.failed = None, 0
 
     def _sum(self, phase: Phase[Result], clients: Ints, cluster: Ints | None = None) -> Result:
@@ -285,9 +313,3 @@ class Robust:
         self.tried, self.failed, gathering, crowded, self.heard, self.rounds = counts[:6]
         self.gathering, self.crowded = bool(gathering), bool(crowded)
         self.move = Move.from_arrays(arrays)
-
-
-def crowd(clients: int, clusters: int, guard: int, most: int = CROWD) -> int:
-    """Choose how many small clusters to begin with: `most` for each, fewer where clients or the guard ask."""
-    each = 3 * guard if guard > 1 else EACH
-    return clusters * max(1, min(most, clients // (clusters * each)))

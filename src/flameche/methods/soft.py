@@ -26,9 +26,10 @@ import numpy as np
 from flameche.em import mixture, ward
 from flameche.em.families import FamilyName, make_family
 from flameche.em.mixture import Blocks, Family
+from flameche.em.seeding import crowd
 from flameche.em.spherical import Centroids, Floats
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
-from flameche.methods.robust import GATHER, OFTEN, crowd
+from flameche.methods.robust import GATHER, OFTEN
 from flameche.protocol.phases import Spread, UnitMeans
 from flameche.protocol.soft import Offer, soft_sums, told
 from flameche.rng import stream

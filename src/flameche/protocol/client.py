@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
-from flameche.em import spherical, splitmerge
+from flameche.em import others, spherical, splitmerge
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.protocol.ledger import Ledger, Side
-from flameche.protocol.phases import Phase, Result
+from flameche.protocol.phases import Personal, Phase, Result
 
 Missing = Literal["counts", "impute", "zero"]
 
@@ -89,7 +89,10 @@ class Cohort:
     def e_step(self, clients: Ints, centroids: Centroids) -> tuple[Ints, Floats]:
         """Assign clients [n] to their nearest centroids: assignment [n], error [n]."""
         with self._ledger.clock("client", "clustering"):
-            return spherical.e_step(self.phi[clients], self.weight[clients], centroids)
+            phi, weight = self.phi[clients], self.weight[clients]
+            if centroids.own is None:
+                return spherical.e_step(phi, weight, centroids)
+            return spherical.nearest(others.cosine(phi, weight, centroids, centroids.own[clients]))
 
     def sides(self, clients: Ints, centre: Floats, direction: Floats) -> Ints:
         """Let clients [n] tell on which side of a centre [B F] they lie along a direction: 0 or 1 [n]."""
@@ -104,7 +107,8 @@ class Cohort:
                 missing = (weight == 0) & (centroids.mass[assignment] > 0)
                 phi = np.where(missing[:, :, None], centroids.theta[assignment], phi)
                 weight = np.where(missing, 1.0, weight)
-            return phase.contribute(phi, weight, assignment)
+            own = phase.of(clients) if isinstance(phase, Personal) else phase
+            return own.contribute(phi, weight, assignment)
 
     def contribute(
         self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flameche.em import criteria, selection, spherical, splitmerge
+from flameche.em import criteria, others, selection, spherical, splitmerge
 from flameche.em.selection import Merger
 from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.em.splitmerge import Options
 
 GAIN_SCALE, GAIN_CUT = 12.5, 1.0  # a gain of 0.08 counts like any larger one; 1 fits any scheme.bound
 
@@ -45,20 +46,31 @@ class Statistics:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """By how much clients are nearer to a candidate's centroids than to the current ones."""
+    """By how much clients are nearer to their centroids after each of some moves than before it.
 
-    current: Centroids
-    candidate: Centroids
+    Without their own parts: clients are in the sums before a move, and who judges it did not make it.
+    """
+
+    options: Options
+
+    def of(self, clients: Ints) -> PairedTest:
+        """Keep what clients [n] know of their own parts."""
+        rows = self.options.rows
+        own = None if rows.own is None else rows.own[clients]
+        return PairedTest(replace(self.options, rows=replace(rows, own=own)))
 
     def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
-        """Give the gain, its square, a one; scaled and cut so that fixed point holds both."""
-        before = spherical.e_step(phi, weight, self.current)[1]
-        after = spherical.e_step(phi, weight, self.candidate)[1]
-        gain = np.clip((before - after) * GAIN_SCALE, -GAIN_CUT, GAIN_CUT)
-        return np.stack([gain, gain**2, np.ones(len(phi))], axis=1)
+        """Give the gain by each move, their squares, a one; scaled and cut so that fixed point holds them."""
+        rows = self.options.rows
+        own = np.zeros((len(phi), len(rows))) if rows.own is None else rows.own
+        near = others.cosine(phi, weight, rows, own)
+        before = near[:, self.options.before].max(axis=1)
+        after = np.where(self.options.after, near[:, None], -np.inf).max(axis=2)
+        gain = np.clip((after - before[:, None]) * GAIN_SCALE, -GAIN_CUT, GAIN_CUT)
+        return np.concatenate([gain, gain**2, np.ones((len(phi), 1))], axis=1)
 
     def absorb(self, totals: Floats) -> Floats:
-        """Give the three sums [3]."""
+        """Give the sums [2 P + 1]."""
         total: Floats = totals.sum(axis=0)
         return total
 
