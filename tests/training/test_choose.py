@@ -79,7 +79,7 @@ def test_on_cuda_stacked_layers_come_first_then_vmap_then_the_loop(wanted, monke
     assert torch.backends.cudnn.allow_tf32
     make(wanted, device="cuda", precision="fp32")
     assert not torch.backends.cudnn.allow_tf32
-    assert make(wanted, augment=True, device="cuda") == "VectorisedTrainer"
+    assert make(wanted, augment=True, device="cuda") == "FusedTrainer"
     assert make(wanted, Grouped(), device="cuda") == "VectorisedTrainer"
     assert make("loop", device="cuda") == "LoopTrainer"
     if wanted == "auto":

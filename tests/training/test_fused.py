@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from flameche.models.build import build_model
+from flameche.models.features import to_input
 from flameche.training import fused
+from flameche.training.augment import drawn, flip_and_crop, moved, noise_of
 from flameche.training.fused import FusedTrainer
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
@@ -210,10 +212,27 @@ def test_models_are_judged_alike_however_they_are_cut(images, part, device, monk
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)  # NaN where nothing is held out
 
 
-def test_augmentation_goes_through_vmap_and_equals_the_plain_loop():
-    loop, fast = both(augment=True)
-    rounds(loop, fast, [5, 0, 4, 1])
-    assert not fast._stacks
+@pytest.mark.parametrize("kind", ["small-cnn", "lenet5"])
+@pytest.mark.parametrize("sliding", ["none", "small", "all"])
+def test_flips_and_shifts_are_those_of_the_plain_loop(kind, sliding, device):
+    loop, fast = both(kind, device=device, more={"sliding": sliding}, augment=True)
+    rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
+    still, _ = both(kind, device=device)
+    start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
+    assert gap(loop.train(start, pick, who, 1), still.train(start, pick, who, 1)) > 1e-6
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 12, 9)])
+def test_bytes_are_moved_as_floats_are(shape):
+    x = torch.randint(0, 256, (30, *shape), dtype=torch.uint8)
+    index = torch.randint(0, 30, (2, 16))
+    how = torch.from_numpy(drawn([3, 8], np.array([[16, 11]]), 16, seed=5, round=2))
+    ours = moved(x.permute(0, 2, 3, 1).contiguous(), index, how[0]).permute(0, 1, 4, 2, 3)
+    assert ours.dtype == torch.uint8
+    for m, (client, count) in enumerate([(3, 16), (8, 11)]):
+        floats = flip_and_crop(to_input(x[index[m, :count]], torch.float64), noise_of(client, 5, 2))
+        assert torch.equal(to_input(ours[m, :count], torch.float64), floats)
+        assert torch.equal(ours[m, count:], x[index[m, count:]])  # what fills a batch up stays as it is
 
 
 def test_rooms_for_stacks_are_bounded(monkeypatch):

@@ -5,8 +5,9 @@ from torch import nn
 
 from flameche.errors import ConfigError
 from flameche.models.build import build_model
+from flameche.training.augment import flip_and_crop
 from flameche.training.device import prepare_torch
-from flameche.training.loop import LoopTrainer, flip_and_crop
+from flameche.training.loop import LoopTrainer
 from flameche.training.models import read_module, write_module
 from flameche.training.trainer import TrainingPlan, batches
 from tests.conftest import tiny_federation

@@ -47,7 +47,7 @@ def make_trainer(
     if device == "cuda":
         rounding: Precision = "tf32" if precision == "auto" else precision
         torch.backends.cudnn.allow_tf32 = rounding != "fp32"  # for the other trainers' convolutions
-        if wanted != "loop" and not plan.augment:
+        if wanted != "loop":
             try:
                 return FusedTrainer(
                     *given, device=device, precision=rounding, budget_gib=memory or None, **options

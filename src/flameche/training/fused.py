@@ -40,7 +40,6 @@ class FusedTrainer(VectorisedTrainer):
 
     precision: how values and products are rounded on CUDA; "bf16" anywhere. budget_gib: what stacks may take,
     besides the data and the models that come back; clients beyond it train one stack after another.
-    Augmentation goes through torch.vmap.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class FusedTrainer(VectorisedTrainer):
         sgd: float | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
-        if self.plan.augment or not len(clients):
+        if not len(clients):
             return super().train(models, pick, clients, round, pull, sgd)
         order = np.argsort([-len(cuts(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable")
         width = self._limit or fit(self._budget, self._each, len(clients))
@@ -139,6 +138,7 @@ class FusedTrainer(VectorisedTrainer):
                 self._low,
                 self._do,
                 Replayer(self.device, self._capture),
+                self.plan.augment,
             )
         return self._stacks[width, trim]
 

@@ -13,6 +13,7 @@ from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
+from flameche.training.augment import flip_and_crop, noise_of
 from flameche.training.device import finish
 from flameche.training.models import Models, read_module, split_like, write_module
 from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan, batches
@@ -111,7 +112,7 @@ class LoopTrainer:
         x, y = to_input(own.x[start:stop], self.dtype), own.y[start:stop]
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
-        noise = torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, client) % 2**63)
+        noise = noise_of(client, self.seed, round)
         optimiser = self._optimiser(weights, sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
@@ -205,17 +206,3 @@ class LoopTrainer:
 
     def close(self) -> None:
         """Have nothing to give back but memory."""
-
-
-def flip_and_crop(x: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
-    """Mirror half of the images [n Ch H W] and shift each by up to `pad` pixels, black beyond the border."""
-    n, _, height, width = x.shape
-    flip = torch.rand(n, generator=generator) < 0.5
-    shift = torch.randint(0, 2 * pad + 1, (n, 2), generator=generator)
-    flip, shift = flip.to(x.device), shift.to(x.device)
-    x = torch.where(flip[:, None, None, None], x.flip(3), x)
-    padded = nn.functional.pad(x, (pad, pad, pad, pad), value=-1.0)  # -1 is black after to_input
-    rows = shift[:, 0, None] + torch.arange(height, device=x.device)
-    columns = shift[:, 1, None] + torch.arange(width, device=x.device)
-    each = torch.arange(n, device=x.device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

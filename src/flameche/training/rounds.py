@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flameche.training.augment import drawn
 from flameche.training.trainer import Ints, TrainingPlan, cuts, orders
 
 
@@ -16,10 +18,12 @@ class Work:
     """index [S M b] into all samples; at step s, client m's first count[s, m] are real; none: it rests.
 
     A batch is filled up with its own first sample, so that what is computed of it in vain stays in range.
+    how [S M b 3]: flips and shifts, where images are augmented.
     """
 
     index: Ints
     count: Ints
+    how: NDArray[np.int8] | None = None
 
 
 def longest(sizes: Sequence[int], plan: TrainingPlan) -> tuple[int, int]:
@@ -42,11 +46,11 @@ def lay_out(
     count = np.zeros((most, len(clients)), np.int64)
     for m, (client, size, first) in enumerate(zip(clients, sizes, firsts, strict=True)):
         pattern, real = _pattern(size, plan, batch)
-        drawn = np.concatenate(list(orders(size, plan, seed, round, client)))
-        index[: len(real), m] = first + drawn[pattern]
+        shuffled = np.concatenate(list(orders(size, plan, seed, round, client)))
+        index[: len(real), m] = first + shuffled[pattern]
         index[len(real) :, m] = first
         count[: len(real), m] = real
-    return Work(index, count)
+    return Work(index, count, drawn(clients, count, batch, seed, round) if plan.augment else None)
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flameche.training.augment import moved
 from flameche.training.cuda import Replayer
 from flameche.training.models import Models
 from flameche.training.passes import Pass
@@ -29,6 +30,7 @@ class Stack:
         low: torch.dtype,
         do: Plain,
         replayer: Replayer,
+        augment: bool = False,
     ) -> None:
         steps, clients, batch = size
         device = data[0].device
@@ -42,6 +44,7 @@ class Stack:
         self.grads = torch.zeros(trained, dtype=low, device=device)
         self.index = torch.zeros(steps, clients, batch, dtype=torch.int64, device=device)
         self.count = torch.zeros(steps, clients, dtype=torch.int64, device=device)
+        self.how = torch.zeros(*self.index.shape, 3, dtype=torch.int8, device=device) if augment else None
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
         self.target = torch.zeros_like(self.params[:1])
         self.ladder = _ladder(clients)
@@ -70,6 +73,8 @@ class Stack:
         self.count.zero_()
         self.index[:steps, :clients].copy_(torch.from_numpy(work.index))
         self.count[:steps, :clients].copy_(torch.from_numpy(work.count))
+        if self.how is not None and work.how is not None:
+            self.how[:steps, :clients].copy_(torch.from_numpy(work.how))
         if pull:
             layout.pack(pull.target.params, self.target)
 
@@ -80,7 +85,12 @@ class Stack:
         count = self.count.index_select(0, self.now)[0, :width]
         grads = self.grads[:width]
         run = Pass(self.do, self.low[:width], self.params[:width], self.stats[:width], count, grads)
-        self.program.gradient(run, *self.data, index)
+        images, labels = self.data
+        if self.how is not None:
+            images = moved(images, index, self.how.index_select(0, self.now)[0, :width]).flatten(0, 1)
+            labels = labels[index].flatten()
+            index = torch.arange(index.numel(), device=index.device).view_as(index)
+        self.program.gradient(run, images, labels, index)
         trained = self.program.weights.trained
         params = self.params[:width, :trained]
         low = None if self.low is self.params else self.low[:width, :trained]

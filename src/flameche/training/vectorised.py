@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flameche.models.features import to_input
-from flameche.rng import stream_seed
+from flameche.training.augment import flip_and_crop, noise_of
 from flameche.training.device import finish
-from flameche.training.loop import LoopTrainer, OnDevice, flip_and_crop
+from flameche.training.loop import LoopTrainer, OnDevice
 from flameche.training.models import Models
 from flameche.training.stacked import StackedModule
 from flameche.training.trainer import Floats, Ints, Part, Pull, batches
@@ -77,10 +77,7 @@ class VectorisedTrainer(LoopTrainer):
         buffers = start.buffers[rows] if self._local is None else self._local[who]
         m, v = torch.zeros_like(params), torch.zeros_like(params)
         t = torch.zeros(len(params), dtype=torch.float64, device=self.device)
-        noise = [
-            torch.Generator().manual_seed(stream_seed(self.seed, "augment", round, i) % 2**63)
-            for i in clients.tolist()
-        ]
+        noise = [noise_of(i, self.seed, round) for i in clients.tolist()]
         self.model.train()
         for group, samples in zip(calls, self._gather(calls, steps), strict=True):
             x = to_input(own.x[samples], self.dtype)
