@@ -28,6 +28,7 @@ LEADS = {
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there. 100 rounds.",
     "readings": "Where the published methods leave a choice: the other one, in seed 0, below the one taken.",
+    "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken.",
 }
 
 
@@ -43,7 +44,7 @@ def draw_over_settings(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
 def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """A table for each setting."""
     sheet, measures = Sheet.of(entry, choice, stored), _measures(entry)
-    ours = entry.name == "readings"  # other readings stand beside the main tables' cells
+    ours = entry.name in ("readings", "recipes")  # other readings stand beside the main tables' cells
     tables = [
         (
             SETTINGS[setting] if len(sheet.settings) > 1 else "",
