@@ -34,7 +34,7 @@ def local(
     app_folder: Annotated[
         Path | None, typer.Option("--app", help="An app; else digits.", metavar="DIR")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=2, max=60)] = 5,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=2, max=60)] = 6,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds.", min=1)] = None,
     scheme: Annotated[str | None, typer.Option("--scheme", help="How metadata are sealed.")] = None,
     tls: Annotated[
@@ -77,8 +77,10 @@ def local(
         print_json({**summary, "folder": str(run)})
         return
     accuracy = number(summary["accuracy"] and 100 * summary["accuracy"], ".1f")
+    used = len(set(summary["assignment"]) - {-1})
+    clusters = f"{used}" if used == summary["k"] else f"{used} of {summary['k']}"
     out_console.print(
-        f"{summary['k']} clusters · accuracy {accuracy}% · {summary['bytes_up'] / 1e6:.1f} MB up, "
+        f"{clusters} clusters · accuracy {accuracy}% · {summary['bytes_up'] / 1e6:.1f} MB up, "
         f"{summary['bytes_down'] / 1e6:.1f} down · {run}",
         soft_wrap=True,
     )
@@ -149,16 +151,24 @@ def node(
 ) -> None:
     """Run a site's node: Flower's SuperNode, kept warm, and held to what the site agreed to."""
     _need_flwr()
+    from flameche.crypto.keyfile import read_secret
     from flameche.flower.site_node import SiteNode
 
     if insecure == (trust is not None):
         raise BadInput("give --root-certificates ca.pem, or --insecure on a network that you trust")
+    host, _, port = superlink.rpartition(":")
+    if not host or not port.isdigit():
+        raise BadInput(f"--superlink {superlink}: expected HOST:PORT")
+    if device not in ("", "auto", "cpu", "cuda"):
+        raise BadInput(f"--device {device}: expected auto, cpu or cuda")
     settings: dict[str, Any] = {"partition-id": number_of_node, "run": run, "device": device}
     for name, path in (("key", key), ("data", data)):
         if path is not None:
             if not path.exists():
                 raise BadInput(f"--{name} {path}: no such file")
             settings[name] = str(path.resolve())
+    if key is not None:
+        read_secret(key)
     say = lambda line: log.print(line, soft_wrap=True, markup=False)  # noqa: E731
     try:
         code = SiteNode(superlink, folder, settings, trust, own_identity, app_folder, say).run()

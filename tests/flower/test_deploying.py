@@ -11,6 +11,8 @@ from flameche import deploying
 from flameche.cli import app, main
 from tests.flower.conftest import heed_interrupts, mentioning, until
 
+NODE = ("node", "--insecure", "--number", "0", "--folder", "x", "--superlink")
+
 
 def call(*words):
     return CliRunner().invoke(app, ["deploy", *map(str, words)])
@@ -57,10 +59,10 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
         (("local", "--set", "name='a b'"), "name"),
         (("agree", "nowhere"), "is no app"),
         (("node", "--superlink", "x:1", "--number", "0", "--folder", "x"), "--root-certificates"),
-        (
-            ("node", "--superlink", "x:1", "--number", "0", "--folder", "x", "--insecure", "--key", "n"),
-            "no such",
-        ),
+        ((*NODE, "x:1", "--key", "n"), "no such"),
+        ((*NODE, "x:1", "--key", __file__), "not a key file"),
+        ((*NODE, "x"), "expected HOST:PORT"),
+        ((*NODE, "x:1", "--device", "tpu"), "expected auto, cpu or cuda"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, why):

@@ -11,7 +11,7 @@ import pytest
 
 from flameche.errors import FlamecheError
 from flameche.flower import guard, shim
-from flameche.flower.processes import Processes, free_ports
+from flameche.flower.processes import Processes, free_ports, last_words
 from tests.flower.conftest import until
 
 FAMILY = (
@@ -70,6 +70,16 @@ def test_a_program_that_ended_is_told_with_its_last_words(tmp_path):
         program.wait()
         with pytest.raises(FlamecheError, match=r"the link ended \(exit code 3\): port is taken; see"):
             processes.check()
+
+
+def test_a_program_that_was_killed_is_told_and_last_words_have_no_colours(tmp_path):
+    (tmp_path / "log").write_text("\x1b[92mINFO \x1b[0m: all is well\n")
+    assert last_words(tmp_path / "log") == "INFO : all is well"
+    with Processes() as processes:
+        assert not processes.ended
+        processes.start("node 4", ["sleep", "100"], tmp_path / "log", {}).kill()
+        until(lambda: processes.ended)
+        assert processes.ended == [f"node 4 was killed (signal 9); see {tmp_path / 'log'}"]
 
 
 def test_ports_are_free_and_distinct():

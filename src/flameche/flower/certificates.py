@@ -19,6 +19,7 @@ from flameche.errors import BadInput
 
 CURVE = ec.SECP384R1
 DAYS = 825  # the longest that common clients accept
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,11 @@ class Certificates:
 def make_certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> Certificates:
     """Make a certificate authority of our own, and a server's certificate for these host names or addresses.
 
+    It is for this machine too: a SuperLink starts the server app, which calls it by its loopback address.
     The authority's key is not kept: nothing else can be signed with it.
     """
     files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    names = [_host(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     _refuse_existing(files.ca, files.certificate, files.key)
     authority, server = ec.generate_private_key(CURVE()), ec.generate_private_key(CURVE())
     ca_name, server_name = _name("flameche authority"), _name(hosts[0])
@@ -52,7 +55,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> C
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
         .sign(authority, hashes.SHA384())
     )

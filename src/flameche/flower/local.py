@@ -176,7 +176,7 @@ def make_keys(experiment: Experiment, folder: Path) -> Path | None:
 def certificates(folder: Path) -> Certificates:
     """Make certificates for this machine alone, unless they are there."""
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
-    return made if made.key.exists() else make_certificates(folder, [HOST, "localhost"])
+    return made if made.key.exists() else make_certificates(folder, [HOST])
 
 
 def _run(fleet: Fleet, plan: Local, keys: Path | None, say: Callable[[str], None]) -> None:
@@ -193,6 +193,11 @@ def _run(fleet: Fleet, plan: Local, keys: Path | None, say: Callable[[str], None
         if MARK in line:
             said = line.partition(MARK)[2]
             say(said)
-    fleet.processes.check()
-    if not (runs := fleet.runs()) or runs[0]["status"] != "finished:completed":
+    ended = fleet.processes.ended
+    if fleet.link is None or fleet.link.poll() is not None:
+        fleet.processes.check()
+    done = (runs := fleet.runs()) and runs[0]["status"] == "finished:completed"
+    for problem in ended:  # a run goes on without them
+        say(problem)
+    if not done:
         raise FlamecheError(f"the run failed: {said or last_words(fleet.link_log)}; see {fleet.link_log}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from flameche.flower import guard
 
 Program = subprocess.Popen[bytes]
 TAIL = 12  # lines of a log that are worth showing
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in what Flower logs
 
 
 class Processes:
@@ -75,12 +77,23 @@ class Processes:
         """List the ids of what was started and not ended."""
         return list(self._running)
 
-    def check(self) -> None:
-        """Fail if a program ended by itself, with the last lines that it printed."""
+    @property
+    def ended(self) -> list[str]:
+        """Say of each program that ended by itself how, with the last line that it printed."""
+        found = []
         for name, program, log in self._running.values():
-            if (code := program.poll()) is not None:
+            code = program.poll()
+            if code is not None and code < 0:
+                found.append(f"{name} was killed (signal {-code})" + ("" if log is None else f"; see {log}"))
+            elif code is not None:
                 said = "" if log is None else f": {last_words(log)}; see {log}"
-                raise FlamecheError(f"{name} ended (exit code {code}){said}")
+                found.append(f"{name} ended (exit code {code}){said}")
+        return found
+
+    def check(self) -> None:
+        """Fail if a program ended by itself."""
+        for problem in self.ended:
+            raise FlamecheError(problem)
 
     def end(self, programs: Sequence[Program] | None = None) -> None:
         """End programs and all that they started; without an argument, every one."""
@@ -120,7 +133,8 @@ def last_words(log: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()[-TAIL:]
     except OSError:
         return "it left no log"
-    said = [line.strip() for line in lines if any(map(str.isalnum, line))]
+    plain = [COLOUR.sub("", line).strip() for line in lines]
+    said = [line for line in plain if any(map(str.isalnum, line))]
     return said[-1][:300] if said else "it said nothing"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -36,4 +37,5 @@ def main(grid: Grid, context: Context) -> None:
         strategy.start(grid=grid, timeout=serving.timeout)
     except FlamecheError as problem:
         logging.getLogger("flwr").error(f"{MARK}{problem}")
+        sys.tracebacklimit = 0  # Flower shows what was raised once more; this process ends
         raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flameche.errors import BadInput
+from flameche.errors import BadInput, FlamecheError
 from flameche.flower.agreed import AGREED, app_hash
 from flameche.flower.fleet import POLL, wait_for
 from flameche.flower.processes import Processes, free_ports
@@ -18,6 +18,10 @@ from flameche.flower.warm import SOCKET_FILE, command, write_stand_ins
 LOOK = "0.25"  # seconds between looks for tasks
 FORGETS = 75.0  # seconds after which a SuperLink has forgotten a node that was killed
 QUICK, PAUSE = 20.0, 10.0  # seconds: a start that failed, and until the next
+REFUSED = (
+    "the SuperLink does not take this node: is its node.key.pub registered there, "
+    "and no other node running with the same key?"
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,9 @@ class SiteNode:
             node = processes.start("the node", program, None, env)
             code = node.wait()
             processes.end([node])
-            if code != 1 or time.monotonic() - begun > QUICK or time.monotonic() + PAUSE > end:
+            if code != 1 or time.monotonic() - begun > QUICK:
                 return code
-            self.say(
-                f"the SuperLink does not take this node; trying again for {end - time.monotonic():.0f} s"
-            )
+            if time.monotonic() + PAUSE > end:
+                raise FlamecheError(REFUSED)
+            self.say(f"the SuperLink does not take this node; trying for {end - time.monotonic():.0f} s more")
             time.sleep(PAUSE)

@@ -136,6 +136,8 @@ def _become(line: socket.socket, request: dict[str, Any], handles: list[int]) ->
         code = getattr(importlib.import_module(module), function)()
     except SystemExit as leaving:
         code = leaving.code
+    except KeyboardInterrupt:
+        code = 130
     except BaseException:
         traceback.print_exc()
     _leave(line, code if isinstance(code, int) else int(code is not None))
@@ -143,6 +145,7 @@ def _become(line: socket.socket, request: dict[str, Any], handles: list[int]) ->
 
 def _leave(line: socket.socket, code: int) -> NoReturn:
     """End as Python does, but without taking every module apart: that costs more than most messages."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Flower sends it to itself, also when it is ending already
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flameche.network.parcel import Parcel, Refused
-from flameche.network.relay import MODEL
+from flameche.network.relay import ALIKE, MODEL
 from flameche.network.replica import Fetch
 from flameche.training.models import Models, stacked
 from flameche.training.trainer import Trainer
@@ -33,9 +33,7 @@ def fetcher(parcel: Parcel, trainer: Callable[[], Trainer]) -> Fetch:
             own = sent.get(name, {})
             if "params" in own:
                 if [own[key].size for key in MODEL if key in own] != size:
-                    raise Refused(
-                        f"model {name} does not have the size of this node's; somebody sent another"
-                    )
+                    raise Refused(f"model {name} does not have the size of this node's: {ALIKE}")
                 rows.append({key: own[key] for key in MODEL})
             else:  # nobody has trained it yet
                 number = int(own["init"]) if own else int(name.removeprefix("init."))

@@ -24,6 +24,7 @@ from flameche.training.models import Buffers, average, stacked
 Ints = NDArray[np.int64]
 About = dict[str, Any]
 MODEL = ("params", "buffers")
+ALIKE = "have all nodes images of one shape, and the same classes?"
 
 
 class Garbage(Refused):
@@ -156,7 +157,7 @@ class Relay:
         usual = self._usual_shape([one for (_, i), one in zip(there, found, strict=True) if i not in bad])
         for (_, i), one in zip(there, found, strict=True):
             if i not in bad and _shape(one) != usual:
-                bad[i] = f"its model has {_shape(one)[0]} parameters, expected {usual[0]}"
+                bad[i] = f"its model has {_shape(one)[0]} parameters, expected {usual[0]}: {ALIKE}"
         if bad:
             raise Garbage(bad)
         return found
