@@ -164,6 +164,7 @@ def test_what_is_stored_is_drawn_without_running_anything(call, tmp_path):
     told = json.loads(out)
     assert code == 0 and set(told) == {"recluster", "complexity"} and told["recluster"]["there"] > 0
     assert all(Path(file).exists() for one in told.values() for file in one["files"])
+    assert "-0.00" not in Path(tmp_path, "o", "complexity.md").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("o/*.jsonl"))
 
 

@@ -132,7 +132,7 @@ def run_missing(
     for remedy in without:
         log.print(f"left out: {remedy}", soft_wrap=True)
     if not todo:
-        log.print(f"{len(planned)} runs wanted; nothing to run.")
+        log.print(f"{len(planned)} run{'s' * (len(planned) != 1)} wanted; nothing to run.")
         return 0
     with SweepBar(todo, stored, device, len(planned)) as bar:
         try:

@@ -27,7 +27,9 @@ class SweepBar:
         self._bar.start()
         self._tasks: dict[tuple[str, int], Any] = {}
         self._all = self._bar.add_task("", total=sum(self._work.values()))
-        log.print(f"{wanted} runs wanted, {wanted - len(todo)} there, {len(todo)} to run.")
+        log.print(
+            f"{wanted} run{'s' * (wanted != 1)} wanted, {wanted - len(todo)} there, {len(todo)} to run."
+        )
 
     def __enter__(self) -> SweepBar:
         return self

@@ -288,6 +288,10 @@ GOOD = {"x": np.zeros((3, 8, 8), np.uint8), "y": np.array([0, 1, 2])}
         ({**GOOD, "x": np.zeros((3, 9, 8), np.uint8)}, r"images are \[1, 9, 8\], the run's are \[1, 8, 8\]"),
         ({**GOOD, "x": np.zeros((3, 3, 8, 8), np.uint8)}, "x has shape"),
         (
+            {**GOOD, "x": np.zeros((3, 1, 28, 28), np.uint8)},
+            r"images are \[1, 28, 28\], the run's are \[1, 8, 8\]",
+        ),
+        (
             {**GOOD, "x": np.zeros((3, 8, 8, 3), np.uint8)},
             r"images are \[3, 8, 8\], the run's are \[1, 8, 8\]",
         ),

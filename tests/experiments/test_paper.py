@@ -175,3 +175,10 @@ def test_time_is_told_by_runs_of_the_same_kind_or_guessed():
     assert Clock([line], "cuda").tell(run).measured and not Clock([line], "cpu").tell(run).measured
     by_net = Clock([{**line, "dataset": "fashion-mnist"}], "cuda").tell(run)
     assert by_net.measured and by_net.seconds == 80
+
+
+def test_the_time_of_metadata_that_clusterings_share_is_counted():
+    run = entry_named("m-step").plan(Choice(datasets=("mnist",), seeds=(0,)))[0]
+    line = {"dataset": "mnist", "method": run.method, "device": "cpu", "training": False}
+    walls = [10.0, 1.0, 1.0]
+    assert Clock([{**line, "wall_s": wall} for wall in walls], "cpu").tell(run).seconds == 4

@@ -201,6 +201,14 @@ def test_a_click_on_a_row_opens_its_run_and_the_address_names_it(page: Browser, 
     assert page.run("document.getElementById('run').hidden && !document.getElementById('report').hidden")
 
 
+def test_a_run_opened_by_key_has_no_frame_around_it(page: Browser) -> None:
+    page.run("document.querySelector('#runs tbody a').focus()")
+    page.key("Enter", 13, "\r")
+    page.run("new Promise(done => setTimeout(done, 50))")
+    assert page.run("document.activeElement.id") == "run"
+    assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "none"
+
+
 def test_a_run_is_drawn_whole(page: Browser) -> None:
     goto(page, "r-flameche0a1b2c-0")
     titles = json.loads(

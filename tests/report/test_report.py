@@ -22,6 +22,7 @@ from flameche.report.figures import curves
 from flameche.report.formats import Cell, Column, Table, human_bytes, human_seconds, three_digits
 from flameche.report.markup import show
 from flameche.report.matching import Clusters, match_clusters
+from flameche.report.overview import Matrix
 from flameche.report.tables import cost_table, group_series, mean_cell
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -349,6 +350,28 @@ def test_two_configurations_of_one_method_are_never_averaged(tmp_path: Path) -> 
         (folder / "config.toml").write_text(f'name = "{name}"\n[method]\ntau = {tau}\n')
     names = [series.name for series in group_series(find_runs(tmp_path))]
     assert names == ["FLAMECHE (method.tau=5)", "FLAMECHE (method.tau=10)"]
+
+
+def test_one_configuration_under_two_names_does_not_hide_what_tells_the_others_apart(tmp_path: Path) -> None:
+    for name, tau in (("a", 5), ("b", 5), ("c", 10)):
+        folder = write_run(tmp_path, "flameche", 0, name=name)
+        (folder / "config.toml").write_text(f'name = "{name}"\n[method]\ntau = {tau}\n')
+    first, second, third = [series.name for series in group_series(find_runs(tmp_path))]
+    assert first.startswith("FLAMECHE (a/") and second.startswith("FLAMECHE (b/")
+    assert third == "FLAMECHE (method.tau=10)"
+
+
+def test_a_method_under_two_schemes_is_named_with_them(tmp_path: Path) -> None:
+    for name, tau, scheme in (("a", 5, "plain"), ("b", 10, "plain"), ("c", 5, "bfv")):
+        folder = write_run(tmp_path, "flameche", 0, name=name)
+        (folder / "config.toml").write_text(f'name = "{name}"\n[method]\ntau = {tau}\n')
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"scheme": scheme}))
+    found = find_runs(tmp_path)
+    expected = ["FLAMECHE, bfv", "FLAMECHE (method.tau=5), plain", "FLAMECHE (method.tau=10), plain"]
+    assert list(Matrix(found).rows) == expected
+    figure = curves(group_series(found), "accuracy")
+    assert figure is not None and [text.get_text() for text in figure.legends[0].get_texts()] == expected
 
 
 def test_several_settings_have_columns_and_their_own_best(tmp_path: Path) -> None:

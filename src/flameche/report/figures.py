@@ -302,5 +302,5 @@ def _over_rounds(series: Series, what: Literal["accuracy", "ari"]) -> tuple[NDAr
 
 def _with_scheme(one: Series, series: Sequence[Series]) -> str:
     """Name the scheme too when the same method ran under several."""
-    rivals = {other.first.scheme for other in series if other.name == one.name}
+    rivals = {other.first.scheme for other in series if other.first.label == one.first.label}
     return f"{one.name}, {one.first.scheme}" if len(rivals) > 1 else one.name

@@ -55,7 +55,7 @@ class Matrix:
         schemes = {
             other.first.scheme
             for other in self.series
-            if other.name == one.name
+            if other.first.label == one.first.label
             and (other.first.dataset, other.first.setting) == (one.first.dataset, one.first.setting)
         }
         return f"{one.name}, {one.first.scheme}" if len(schemes) > 1 else one.name

@@ -4,6 +4,7 @@ One row is one configuration: its seeds are averaged, mean ± standard deviation
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -232,9 +233,11 @@ def _distinct(runs: Sequence[Run]) -> list[str]:
     for run, label, config in zip(runs, labels, flat, strict=True):
         differs = [f"{key}={config[key]}" for key in keys if key in config]
         names.append(f"{label} ({', '.join(differs[:3]) or run.experiment})")
-    if len(set(names)) < len(names):
-        return [f"{label} ({run.experiment})" for run, label in zip(runs, labels, strict=True)]
-    return names
+    told = Counter(names)
+    return [
+        name if told[name] == 1 else f"{label} ({run.experiment})"
+        for name, run, label in zip(names, runs, labels, strict=True)
+    ]
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

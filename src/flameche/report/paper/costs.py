@@ -188,7 +188,7 @@ def _cost(row: Mapping[str, Any] | None, key: str) -> Cell:
 
 def _power(growth: Mapping[str, Any] | None, by: str, key: str) -> Cell:
     value = None if growth is None else growth[by][key]
-    return Cell(ABSENT) if value is None else Cell(f"{value:.2f}", value)
+    return Cell(ABSENT) if value is None else Cell(f"{round(value, 2) + 0.0:.2f}", value)
 
 
 def _drawn(entry: Entry, lead: str, table: Table, found: Mapping[str, Any] | None) -> Drawn:
