@@ -107,7 +107,13 @@ def table(records: list[dict]) -> str:
         lines.append(row("**all**", plain))
     sealed = [r for r in records if r["scheme"] != "plain"]
     if sealed:
-        lines += ["", "## Under encryption", "", "Seed 0 of each case that was run: is the choice that of the clear?", ""]
+        lines += [
+            "",
+            "## Under encryption",
+            "",
+            "Seed 0 of each case that was run: is it the choice in the clear?",
+            "",
+        ]
         lines += ["| scheme | cases | same K | seconds: median | MB up: median |", "|---|---|---|---|---|"]
         clear = {(r["part"], r["case"], r["seed"]): r["k"] for r in records if r["scheme"] == "plain"}
         for scheme in dict.fromkeys(r["scheme"] for r in sealed):

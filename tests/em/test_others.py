@@ -80,6 +80,17 @@ def test_who_is_alone_in_a_cluster_stays_there(seed, missing, shared):
     assert near[0].argmax() == 4 and (shared or near[0, 4] == pytest.approx(1.0))
 
 
+def test_many_clients_are_compared_in_parts(monkeypatch):
+    phi, weight, row, _, totals = drawn(0)
+    centroids = centroids_of(totals)
+    shared = Centroids(centroids.theta, centroids.mass, None, others.alike(centroids, 30))
+    whole, sizes, matmul = others.cosine(phi, weight, shared, np.eye(5)[row]), [], np.matmul
+    monkeypatch.setattr(others, "AT_ONCE", 7 * 5 * 4)
+    monkeypatch.setattr(np, "matmul", lambda a, b: sizes.append(len(a[0])) or matmul(a, b))
+    assert np.allclose(others.cosine(phi, weight, shared, np.eye(5)[row]), whole, rtol=0, atol=1e-12)
+    assert max(sizes) == 7 and len(sizes) == 2 * 5
+
+
 # Blocks that clusters share
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flameche.em import splitmerge
+from flameche.em import others, splitmerge
 from flameche.em.spherical import Centroids, m_step, statistics
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
@@ -133,9 +133,24 @@ def test_each_option_has_as_many_centroids_as_there_were_and_knows_who_is_in_the
     assert found.before.tolist() == [True] * 5 + [False] * 5
     after = [np.flatnonzero(row).tolist() for row in found.after]  # 5 and 6 are the halves, then the merged
     assert after == [[3, 4, 5, 6, 7], [0, 3, 4, 6, 8], [0, 1, 4, 5, 9]]
-    own = found.rows.own
-    assert np.array_equal(own[:, :5], np.eye(5)[k]) and not own[:, 5:7].any()
-    assert np.array_equal(own[:, 7], 1.0 * np.isin(k, [0, 1])) and np.array_equal(own[:, 8], 1.0 * (k == 1))
+    own, held = found.rows.own, found.held
+    assert np.array_equal(own[:, :5], np.eye(5)[k]) and np.array_equal(held[:, :5], np.eye(5)[k])
+    assert (
+        np.array_equal(own[:, 5:7], np.repeat(1.0 * (k == 2)[:, None], 2, axis=1)) and not held[:, 5:7].any()
+    )
+    assert np.array_equal(held[:, 7], 1.0 * np.isin(k, [0, 1])) and np.array_equal(held[:, 8], 1.0 * (k == 1))
+    assert np.array_equal(own[:, 7], held[:, 7]) and np.all(own[k == 2, 8] > 0) and np.all(own[k == 2, 8] < 1)
+
+
+@laws
+@given(st.integers(0, 10**6), st.floats(0, 0.4))
+def test_halves_that_do_not_differ_are_no_nearer_than_their_cluster_was(seed, missing):
+    phi, weight, k, plain = drawn(seed, clusters=4, missing=missing)
+    centroids = Centroids(plain.theta, plain.mass, np.eye(4)[k])
+    alike = np.repeat(statistics(phi, weight)[k == 2].sum(axis=0, keepdims=True) / 2, 2, axis=0)
+    rows = splitmerge.options(centroids, 2, alike, np.array([[0, 1]]), np.bincount(k, minlength=4)).rows
+    near = others.cosine(phi, weight, rows, rows.own)
+    assert np.allclose(near[:, 4], near[:, 2], atol=1e-9) and np.allclose(near[:, 5], near[:, 2], atol=1e-9)
 
 
 @pytest.mark.parametrize("empty", [0, 1])

@@ -184,6 +184,89 @@ def test_robust_mode_looks_for_moves_again_after_a_drift_or_a_join():
         assert method.robust.failed == 0
 
 
+def test_who_drifted_has_no_part_of_its_own_in_sums_that_hold_what_it_had_before():
+    method, who = settled("plain, robust"), np.array([0, 1, 12])
+    method.drift(who, other_group(who))
+    method.round(13, np.setdiff1d(everybody, who))
+    assert method.row[who].min() >= 0 and not method.centroids.own[who].any()
+    method.round(14, everybody)
+    assert method.centroids.own.sum(axis=1).tolist() == [1.0] * CLIENTS
+
+
+# Few clients
+
+
+def few(clients=20, late=(), **options):
+    """A small federation of which some are not there yet; the others have settled."""
+    metadata, group = planted_metadata(clients, noise=0.15)
+    method, late = Flameche(clustering_world(metadata, group), **options), np.array(late, np.int64)
+    method.leave(late)
+    there = np.setdiff1d(np.arange(clients), late)
+    for r in range(1, 7):
+        method.round(r, there)
+    assert method.robust.few and not method.robust.crowded
+    return method, metadata
+
+
+def test_a_new_group_that_joins_a_small_federation_is_found():
+    method, _ = few(late=range(15, 20))
+    assert len(set(method.assignment[:15])) == 4  # one of three groups is in two
+    method.join(np.arange(15, 20))
+    before = method.assignment.copy()
+    assert np.array_equal(method.finish().assignment[:15], before[:15])  # nothing has happened yet
+    for r in range(7, 12):
+        method.round(r, np.arange(20) if r > 7 else np.append(np.arange(15), 15))
+        assert method.robust.crowded == (r == 7)
+    assert partition(method.assignment) == partition(method.world.group)
+
+
+def test_a_small_federation_of_which_some_drift_to_a_new_group_waits_for_them():
+    method, _ = few()
+    other, _ = planted_metadata(20, noise=0.15, seed=9)
+    group = method.world.group.copy()
+    who, group[[4, 9, 14]] = np.array([4, 9, 14]), 0
+    method.drift(np.arange(5), other.of(np.zeros(5, np.int64)))  # the first group has other data from now on
+    method.drift(who[1:], other.of(np.zeros(2, np.int64)))
+    for r in range(7, 11):
+        method.round(r, np.setdiff1d(np.arange(20), who))
+        assert method.robust.crowded
+    method.round(11, np.arange(20))
+    assert not method.robust.crowded and partition(method.assignment) == partition(group)
+
+
+@pytest.mark.parametrize("m_step", ["seen", "decayed"])
+def test_nobody_is_served_by_what_is_left_of_a_client_that_began_alone(m_step):
+    metadata, group = planted_metadata(20, noise=0.15)
+    method = Flameche(clustering_world(metadata, group), m_step=m_step)
+    for r in range(1, 4):
+        method.round(r, np.arange(19))
+    method.leave(np.array([15, 16, 17]))  # of the last group, one stays and one never came
+    method.round(4, np.append(np.arange(15), 18))
+    assert not any(array[15:18].any() for array in (method.centroids.mass, method.centroids.theta))
+    assert not method.running[15:18].any()
+    assert method.serving()[19] == method.assignment[18] == method.finish().assignment[19]
+
+
+@pytest.mark.parametrize("m_step", ["seen", "decayed"])
+def test_a_small_federation_stopped_after_every_round_goes_on_bit_identically(m_step):
+    whole, metadata = few(late=[18, 19], m_step=m_step)
+    again, _ = few(late=[18, 19], m_step=m_step)
+    for r in range(7, 16):
+        for each in (whole, again):
+            if r in (8, 11):
+                (each.join if r == 8 else each.leave)(np.array([18, 19]))
+            if r == 9:
+                each.drift(np.array([0, 6]), metadata.of(np.array([6, 0])))
+            each.round(r, each.present[r % 3 :: 2])
+        stored = through_a_file(_checkpoint(again, again.world, r, 0.0))
+        again = Flameche(clustering_world(metadata, whole.world.group), m_step=m_step)
+        _restore(again, again.world, stored)
+        state = again.state()
+        assert state.keys() == whole.state().keys()
+        assert all(np.array_equal(state[name], value) for name, value in whole.state().items()), r
+        assert np.array_equal(again.assignment, whole.assignment)
+
+
 # Leaving and coming back
 
 

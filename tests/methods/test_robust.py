@@ -1,6 +1,7 @@
 """Robust mode: a crowd of small clusters, and split-merge moves, from sums alone."""
 
 import io
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -192,6 +193,28 @@ def test_few_clients_find_their_groups_even_groups_of_one(sizes, share, over):
         assert found(method) == 1.0
 
 
+@pytest.mark.parametrize("sizes", [(5, 5, 5, 5), (8, 8, 1, 1)], ids=str)
+def test_few_clients_find_their_groups_though_they_have_few_classes_in_common(sizes):
+    found_ari, group = [], np.repeat(np.arange(len(sizes)), sizes)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        phi = (1.0 + 0.5 * rng.random((len(sizes), 10, 30)))[group]
+        metadata = Metadata(phi + 0.25 * rng.standard_normal(phi.shape), np.full(phi.shape[:2], 20))
+        method = made(missing_labels(metadata, 4, seed), group, seed=seed, clusters=len(sizes))
+        play(method, len(group), 10)
+        found_ari.append(found(method))
+    assert np.mean(found_ari) > 0.7, found_ari
+
+
+def test_under_masks_few_clients_do_not_begin_alone_since_one_has_nobody_to_mask_with():
+    for seed in range(3):
+        metadata, group = planted_metadata(20, noise=0.1, seed=seed)
+        method = made(metadata, group, seed=seed, scheme=SecAgg(exact_codec(4.0, 20)[0]))
+        with patch("flameche.protocol.session.aggregate", in_the_clear):
+            play(method, 20, 12)
+            assert not method.robust.few and found(method) == 1.0, seed
+
+
 def test_who_comes_late_to_a_small_federation_may_still_be_a_group_of_its_own():
     metadata, group = planted_metadata(10, noise=0.1)
     method = made(metadata, np.where(np.arange(10) == 9, 3, group // 2), clusters=3)
@@ -250,6 +273,17 @@ def test_a_sum_that_everybody_has_left_is_no_cluster_when_the_crowd_is_merged():
     method.centroids = Centroids(theta, mass)
     method.round(2, np.arange(100))
     assert partition(method.assignment) == partition(group)
+
+
+def test_a_decayed_sum_that_everybody_has_left_is_in_no_cluster_when_the_crowd_is_merged():
+    metadata, group = planted_metadata(100, noise=0.1)
+    method = start_from(made(metadata, group, m_step="decayed"), np.arange(12)[group * 3])
+    method.robust.crowded, method.robust.heard = True, 1000
+    method.running[1], method.centroids = 50.0, replace(method.centroids, own=np.zeros((100, 12)))
+    method.centroids.own[0, 1] = 50.0
+    method.round(2, np.arange(100))
+    assert not method.robust.crowded and method.running[:, -1].sum() == pytest.approx(100)
+    assert method.centroids.own.sum(axis=1).tolist() == [1.0] * 100
 
 
 def test_clients_that_never_come_do_not_keep_the_others_from_beginning():

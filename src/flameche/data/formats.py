@@ -158,7 +158,7 @@ def check_client(
     """Bring one client's images, with channels first, last or none, into one form; check its labels."""
     where = Path(source)
     labels = _labels(where, "y", y)
-    if x.shape[1:] == shape and x.ndim == 4:
+    if x.ndim == 4 and (x.shape[1:] == shape or (x.shape[1] == shape[0] and x.shape[3] > 4)):
         x = x.transpose(0, 2, 3, 1)
     images = _images(where, "x", x)
     if images.shape[1:] != shape:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from flameche.em.spherical import NOISE, Centroids, Floats
 
 ALIKE = 2.75  # times what chance makes of two means of one group
+AT_ONCE = 2_000_000  # numbers in one array over clients, clusters and blocks
 
 
 def alike(centroids: Centroids, clients: float) -> NDArray[np.bool_]:
@@ -48,6 +49,10 @@ def cosine(phi: Floats, weight: Floats, centroids: Centroids, own: Floats) -> Fl
     lent, as by `spherical.filled`. Who is alone in a cluster is compared with itself, for a group may be one
     client.
     """
+    step = max(1, AT_ONCE // max(1, centroids.mass.size))
+    if len(phi) > step:
+        parts = [slice(at, at + step) for at in range(0, len(phi), step)]
+        return np.concatenate([cosine(phi[some], weight[some], centroids, own[some]) for some in parts])
     mass = np.where(centroids.mass > NOISE, centroids.mass, 0.0)
     total, part = mass[:, :, None] * centroids.theta, own[:, :, None] * weight[:, None]  # [K B F], [C K B]
     company = (mass - part).max(axis=2, keepdims=True) > NOISE
@@ -55,7 +60,8 @@ def cosine(phi: Floats, weight: Floats, centroids: Centroids, own: Floats) -> Fl
     if centroids.alike is not None:
         share = centroids.alike.astype(np.float64)
         total, mass = np.einsum("klb,lbf->kbf", share, total), np.einsum("klb,lb->kb", share, mass)
-        part = np.einsum("klb,clb->ckb", share, part)
+        joined = np.matmul(part.transpose(2, 0, 1), share.transpose(2, 1, 0))  # [B C K]
+        part = np.ascontiguousarray(joined.transpose(1, 2, 0))
     part = np.where(company, part, 0.0)
     total, mass = np.concatenate([total, every[0]]), np.concatenate([mass, every[1]])
     part = np.concatenate([part, every[2]], axis=1)  # everybody's come last, to be lent

@@ -72,11 +72,16 @@ def places(count: int, cluster: int, a: int, b: int) -> tuple[int, Ints]:
 
 @dataclass(frozen=True)
 class Options:
-    """Centroids [R] before and after each of some moves: rows before [R], rows after each [P R]."""
+    """Centroids [R] before and after each of some moves: rows before [R], rows after each [P R].
+
+    A half's centroid is that of its cluster, moved; so whoever is in the cluster has its part in both halves'
+    (`rows.own`), though the sums of the halves do not hold it (`held` [C R]).
+    """
 
     rows: Centroids
     before: Bools
     after: Bools
+    held: Floats | None = None
 
 
 def options(centroids: Centroids, cluster: int, halves: Floats, some: Ints, sizes: Floats) -> Options:
@@ -98,18 +103,20 @@ def options(centroids: Centroids, cluster: int, halves: Floats, some: Ints, size
     total = theta[a] * mass[a][:, :, None] + theta[b] * mass[b][:, :, None]
     mean = np.divide(total, joined[:, :, None], out=theta[a].copy(), where=joined[:, :, None] > 0)
     own = np.zeros((0, count)) if centroids.own is None else centroids.own * (sizes > 0)
-    own = np.pad(own, ((0, 0), (0, 2)))
+    mine, alone = own[:, [cluster]], np.pad(own, ((0, 0), (0, 2)))
+    parted = np.concatenate([own, mine * share.mean(axis=1)], axis=1)  # halves are made of the cluster's mean
     rows = Centroids(
         np.concatenate([centroids.theta, apart.theta, mean]),
-        np.concatenate([centroids.mass, apart.mass, joined]),
-        np.concatenate([own, own[:, a] + own[:, b]], axis=1),
+        np.concatenate([centroids.mass, centroids.mass[[cluster, cluster]], joined]),
+        np.concatenate([own, mine, mine, parted[:, a] + parted[:, b]], axis=1),
     )
+    held = np.concatenate([alone, alone[:, a] + alone[:, b]], axis=1)
     each = np.arange(len(some))
     after = np.zeros((len(some), len(rows)), bool)
     after[:, : count + 2] = True
     after[:, cluster] = after[each, a] = after[each, b] = False
     after[each, count + 2 + each] = True
-    return Options(rows, np.arange(len(rows)) < count, after)
+    return Options(rows, np.arange(len(rows)) < count, after, held)
 
 
 def made(centroids: Centroids, options: Options, chosen: int, kept: int, halves: Ints) -> Centroids:
@@ -117,9 +124,9 @@ def made(centroids: Centroids, options: Options, chosen: int, kept: int, halves:
     rows, place = options.rows, np.append(halves, kept)  # the merged one last: a half may be in it
     row = int(options.before.sum()) + np.array([0, 1, 2 + chosen])
     own = None
-    if centroids.own is not None and rows.own is not None:
+    if centroids.own is not None and options.held is not None:
         own = centroids.own.copy()
-        own[:, place] = rows.own[:, row]
+        own[:, place] = options.held[:, row]
     theta, mass = centroids.theta.copy(), centroids.mass.copy()
     theta[place], mass[place] = rows.theta[row], rows.mass[row]
     return Centroids(theta, mass, own)

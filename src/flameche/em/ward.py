@@ -9,20 +9,37 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.em.spherical import NOISE, Centroids, Floats, Ints
 
 
 def merge_cost(centroids: Centroids) -> Floats:
     """Compute what merging each pair of clusters costs [R R]; infinite for one with itself."""
-    theta, mass = centroids.theta, centroids.mass
-    both = mass[:, None] + mass[None]
-    weight = np.divide(mass[:, None] * mass[None], both, out=np.zeros_like(both), where=both > 0)
-    squares = np.einsum("rbf,rbf->rb", theta, theta)
-    dots = np.einsum("rbf,sbf->rsb", theta, theta)
-    apart = np.maximum(squares[:, None] + squares[None] - 2 * dots, 0.0)
-    cost: Floats = (weight * apart).sum(axis=2)
+    cost = _between(centroids, centroids)
     np.fill_diagonal(cost, np.inf)
     return cost
+
+
+def _between(some: Centroids, others: Centroids) -> Floats:
+    both = some.mass[:, None] + others.mass[None]
+    weight = np.divide(some.mass[:, None] * others.mass[None], both, out=np.zeros_like(both), where=both > 0)
+    squares, theirs = (np.einsum("rbf,rbf->rb", each.theta, each.theta) for each in (some, others))
+    dots = np.einsum("rbf,sbf->rsb", some.theta, others.theta)
+    apart = np.maximum(squares[:, None] + theirs[None] - 2 * dots, 0.0)
+    cost: Floats = (weight * apart).sum(axis=2)
+    return cost
+
+
+def _in_full(cost: Floats, some: Centroids, others: Centroids) -> Floats:
+    """Scale costs [A R] up to all blocks from those that a pair has in common.
+
+    Two that share few would else be cheap to merge, and two that share none, of whom nothing is known, for
+    nothing; these cost as much as the dearest. A cluster without any block still costs nothing.
+    """
+    mine, theirs = some.mass > NOISE, others.mass > NOISE
+    common = mine.astype(np.float64) @ theirs.T
+    scaled = cost * np.divide(mine.shape[1], common, out=np.ones_like(common), where=common > 0)
+    apart = (common == 0) & (mine.sum(axis=1)[:, None] > 0) & (theirs.sum(axis=1) > 0)
+    return np.where(apart, scaled.max(initial=0.0, where=np.isfinite(scaled)), scaled)
 
 
 def join(centroids: Centroids, label: Ints, count: int) -> Centroids:
@@ -43,17 +60,24 @@ def joined(own: Floats | None, label: Ints) -> Floats | None:
     return total
 
 
-def merge_down(centroids: Centroids, count: int) -> Ints:
+def merge_down(centroids: Centroids, count: int, alone: bool = False) -> Ints:
     """Merge the cheapest pair until `count` clusters are left; tell which each of the R is in [R].
 
-    Empty clusters cost nothing and go first. Ties go to the lower indices, so that every client agrees.
+    Empty clusters cost nothing and go first. Ties go to the lower indices, so that every client agrees. With
+    `alone`, clusters are of one client each, and may lack so many blocks that these have to be made up for.
     """
     label = np.arange(len(centroids))
-    while len(np.unique(label)) > count:
-        kept, label = np.unique(label, return_inverse=True)
-        cost = merge_cost(join(centroids, label, len(kept)))
-        i, j = sorted(divmod(int(cost.argmin()), len(kept)))
-        label[label == j] = i
+    now, gone = join(centroids, label, len(label)), np.zeros(len(label), bool)
+    cost = merge_cost(now)
+    for _ in range(len(label) - count):
+        full = _in_full(cost, now, now) if alone else cost
+        i, j = sorted(divmod(int(full.argmin()), len(label)))
+        label[label == j], gone[j] = i, True
+        mine = label == i
+        one = join(Centroids(centroids.theta[mine], centroids.mass[mine]), np.zeros(mine.sum(), np.int64), 1)
+        now.theta[i], now.mass[i], now.mass[j] = one.theta[0], one.mass[0], 0.0
+        cost[i] = cost[:, i] = np.where(gone, np.inf, _between(one, now)[0])
+        cost[i, i], cost[j], cost[:, j] = np.inf, np.inf, np.inf
     return np.unique(label, return_inverse=True)[1].astype(np.int64)
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from flameche.em.others import alike
 from flameche.em.recluster import redistribute, worst_cluster
-from flameche.em.seeding import start
+from flameche.em.seeding import crowd, start
 from flameche.em.spherical import NOISE, Centroids, Floats, filled
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.living import Living
@@ -83,7 +83,8 @@ class Flameche(Living):
         over: Literal["seen", "participants"] = "seen" if self.over == "seen" else "participants"
         rows = clusters
         if robust and (over == "seen" or world.min_cluster <= 1):  # a round's few cannot fill a guarded crowd
-            rows = start(world.clients, clusters, world.min_cluster)
+            begin = start if world.keeps_terms else crowd  # one alone has nobody to mask with
+            rows = begin(world.clients, clusters, world.min_cluster)
         self.sums: Sums = world.sums(self.cohort, rows, over=over, hidden=hide_assignments)
         self.models = world.initial_models(clusters)  # line 3
         self.row = np.full(world.clients, UNSEEN, np.int64)  # the sum each client is in; k_i in paper mode
@@ -139,6 +140,7 @@ class Flameche(Living):
         """Let clients [n] hand in what the sums need of them; not those that robust mode's start left out."""
         here = row != UNSEEN
         self.sums.offer(clients[here], row[here], error[here], self.centroids)
+        self.untold[clients[here]] = False
 
     def _tell(self) -> None:
         """Say which cluster each client is in, from the sum it is in; nobody knows while clients gather."""
@@ -172,10 +174,13 @@ class Flameche(Living):
                 self.centroids = replace(self.centroids, alike=alike(self.centroids, clients))
 
     def _parts(self, own: Floats | None, held: NDArray[np.bool_], members: Ints) -> Floats:
-        """Note how often each sum holds each client's term [C R]; one that was not opened stays as it was."""
+        """Note how often each sum holds each client's term [C R]; one that was not opened stays as it was.
+
+        Who drifted and has not come since is there with what it had before, and has no part of its own.
+        """
         parts = np.zeros((self.world.clients, len(held))) if own is None else own.copy()
         parts[:, held] *= DECAY if self.over == "decayed" else 0.0
-        parts[members, self.row[members]] += held[self.row[members]]
+        parts[members, self.row[members]] += held[self.row[members]] & ~self.untold[members]
         return parts
 
     def _recluster(self, r: int, participants: Ints) -> bool:
@@ -247,14 +252,12 @@ class Flameche(Living):
         """Take back what `state` gave."""
         self.error = arrays["error"].astype(np.float64)
         self.row, self.label = arrays["row"].astype(np.int64), arrays["label"].astype(np.int64)
-        known = [
-            arrays.get(f"centroids/{name}") for name in ("own", "alike")
-        ]  # earlier checkpoints have none
+        own, same = (arrays.get(f"centroids/{name}") for name in ("own", "alike"))  # earlier ones have none
         self.centroids = Centroids(
             arrays["theta"].astype(np.float64),
             arrays["mass"].astype(np.float64),
-            None if known[0] is None else known[0].astype(np.float64),
-            None if known[1] is None else known[1].astype(bool),
+            None if own is None else own.astype(np.float64),
+            None if same is None else same.astype(bool),
         )
         self.running = arrays["running"].astype(np.float64)
         self.restore_living(arrays)

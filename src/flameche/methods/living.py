@@ -12,7 +12,7 @@ All three are changes of sums, so a server that only adds can follow (`protocol/
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,15 @@ class Living:
     centroids: Centroids
     sums: Sums
     row: Ints
+    label: Ints
+    assignment: Ints
+    over: Literal["seen", "participants", "decayed"]
     robust: Robust | None
 
     def __init__(self, clients: int) -> None:
         self.left: NDArray[np.bool_] = np.zeros(clients, bool)
         self.drifted: NDArray[np.bool_] = np.zeros(clients, bool)  # who has other metadata than at first
+        self.untold: NDArray[np.bool_] = np.zeros(clients, bool)  # who drifted and has not come since
 
     def _tell(self) -> None:
         raise NotImplementedError
@@ -55,7 +59,7 @@ class Living:
         clients, metadata = clients[other], metadata.of(other)
         self.sums.drifted(clients)
         self.cohort.drift(clients, metadata)
-        self.drifted[clients] = True
+        self.drifted[clients] = self.untold[clients] = True
         self._part(clients)
         self._look_again()
 
@@ -81,6 +85,21 @@ class Living:
     def _look_again(self) -> None:
         if self.robust:
             self.robust.failed = 0  # moves that did not pay may do so now
+            if self.robust.few and not self.robust.crowded and self.over == "seen":
+                self.robust.crowded = True
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Put few clients each alone again, since there may be other groups now; models stay with them.
+
+        Until the next M-step, each one's centroid is that of its cluster.
+        """
+        known = self.assignment != UNSEEN
+        most = np.bincount(self.assignment[known], minlength=1).argmax()
+        self.label = np.where(known, self.assignment, most)
+        self.row = np.where(known, np.arange(len(known)), UNSEEN)
+        mass = np.where(known[:, None], self.centroids.mass[self.label], 0.0)
+        self.centroids = Centroids(self.centroids.theta[self.label], mass)
 
     def refuse_absent(self, clients: Ints) -> None:
         """Stop where somebody takes part that has left."""
@@ -91,7 +110,8 @@ class Living:
         """Give who left, and the metadata of who drifted."""
         who = np.flatnonzero(self.drifted)
         phi, weight = self.cohort.phi[who], self.cohort.weight[who]
-        return {"left": self.left, "drift/clients": who, "drift/phi": phi, "drift/weight": weight}
+        drifts = {"drift/clients": who, "drift/phi": phi, "drift/weight": weight, "drift/untold": self.untold}
+        return {"left": self.left, **drifts}
 
     def restore_living(self, arrays: Arrays) -> None:
         """Take back what `living_state` gave; checkpoints of earlier versions have nothing of it."""
@@ -99,5 +119,6 @@ class Living:
             return
         self.left, who = arrays["left"].astype(bool), arrays["drift/clients"].astype(np.int64)
         self.drifted[who] = True
+        self.untold = arrays.get("drift/untold", self.untold).astype(bool)
         phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
         self.cohort.take(who, phi, weight)

@@ -6,7 +6,8 @@ results/clustering.md):
 - the first clients to come, some forty, are scattered at random over a *crowd* of 3 K small clusters; EM
   goes on with these, and Ward's merging (`em/ward.py`) says each round which belong together. When clients
   have come three times on average, the crowd is merged for good. Many small clusters rarely miss a group,
-  where K random ones often do. Where clients are few and sums over one may be opened, each begins alone;
+  where K random ones often do. Where clients are few and sums over one may be opened, each begins alone,
+  and again when some join or drift;
 - clients are compared with centroids without their own part in them (`em/others.py`), and once the crowd is
   merged, clusters share the blocks in which they do not differ;
 - in place of reclustering, split-merge moves (`em/splitmerge.py`) are made by some participants and judged by
@@ -110,19 +111,21 @@ class Robust:
         left = np.where(sizes[:, None] > 0, it.centroids.mass, 0.0)  # what everybody has left counts no more
         filled = Centroids(it.centroids.theta, left)
         once = left / np.maximum(it.running[:, -1:], 1.0) if self.few else left  # decayed sums hold it often
-        label = ward.merge_down(Centroids(it.centroids.theta, once), it.clusters)
+        label = ward.merge_down(Centroids(it.centroids.theta, once), it.clusters, alone=self.few)
         it.label = ward.keep_names(label, it.label, sizes)
         if self.few:  # who comes next trains what most train, until its group is known
             it.label[sizes == 0] = np.bincount(it.label, sizes).argmax()
+            it.running[sizes == 0] = 0.0  # who has left is forgotten, and nobody compared with it
+            it.centroids = Centroids(np.where(sizes[:, None, None] > 0, filled.theta, 0.0), left)
         self.rounds += 1
         settled = self.rounds >= SETTLED and self.heard >= OFTEN * ENOUGH * len(it.centroids)
-        waiting = self.few and len(it.seen) < len(it.present)  # for who may be a group of its own
-        if not waiting and (settled or self.heard >= OFTEN * len(it.seen)):
+        come = len(it.seen) == len(it.present) and not it.untold[it.seen].any()  # a group, perhaps
+        if (come or not self.few) and (settled or self.heard >= OFTEN * len(it.seen)):
             self.crowded = False
-            rows, seen = len(it.centroids), it.seen
-            it.centroids = replace(
-                ward.join(filled, it.label, rows), own=ward.joined(it.centroids.own, it.label)
-            )
+            rows, seen, own = len(it.centroids), it.seen, it.centroids.own
+            it.running[sizes == 0] = 0.0  # what was left does not fade; and of which cluster would it be?
+            own = None if own is None else own * (sizes > 0)
+            it.centroids = replace(ward.join(filled, it.label, rows), own=ward.joined(own, it.label))
             running = np.zeros_like(it.running)
             np.add.at(running, it.label, it.running)
             it.running = running

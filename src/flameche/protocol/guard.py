@@ -67,7 +67,7 @@ class LeakageGuard:
         self._released: Members = np.zeros((clusters, clients), np.uint32)  # in each cluster's last release
         self._kinds: Kinds = np.zeros((0, clusters), np.uint32)
         self._past: NDArray[np.integer] = np.zeros((0, clients), np.uint8)  # every client's kind [T C]
-        self._unions = _unions(clusters)
+        self._unions = _unions(clusters if least > 1 else 1)  # looked at where anything is guarded
 
     def renew(self, clients: Ints, version: NDArray[np.uint32]) -> None:
         """Note which of their terms [n] these clients have in the sums from now on; equal terms are equal."""
