@@ -19,7 +19,7 @@ Superlink = Annotated[str, typer.Option("--superlink", help="HOST:PORT.", metava
 @app.command("init")
 def init(
     folder: Annotated[Path, typer.Argument(help="Where the app goes.", metavar="DIR")],
-    nodes: Annotated[int, typer.Option("--nodes", help="How many sites there are.", min=2)] = 5,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many sites there are.", min=2)] = 6,
     scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, paillier, secagg or plain.")] = "bfv",
 ) -> None:
     """Write a Flower app for your own data and model."""

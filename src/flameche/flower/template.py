@@ -70,6 +70,7 @@ clusters = 2             # how many groups of sites there may be
 
 [scheme]
 kind = "{scheme}"             # how metadata are sealed: bfv, ckks, paillier, secagg, plain
+# min_cluster = 3        # no sum over fewer sites is opened: groups must be as large, or be left undivided
 """
 
 HOOKS = '''\

@@ -94,3 +94,4 @@ def keep_model(work: Work, parcel: Parcel, site: Site) -> None:
     rows = {key: array[None] for key, array in sent.items()}
     models: Models = trainer.initial().from_arrays(rows)
     save_state(trainer.model, models, 0, site.path / MODEL)
+    (site.path / MODEL).chmod(0o600)
