@@ -90,13 +90,11 @@ def _dirty(precision: str) -> Iterator[None]:
     """Set how products round, as the trainer does, but fill new memory with NaN."""
     import torch
 
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-    try:
+    from flameche.training.cuda import arithmetic
+
+    with arithmetic(precision):  # type: ignore[arg-type]
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 class Child:

@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.em.spherical import Centroids, e_step, m_step, statistics
+from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, without_labels, world_of
-from flameche.methods import METHODS
 from flameche.protocol.client import Cohort
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
@@ -49,8 +49,7 @@ def run(datasets: list[str], device: str, out: Path, cache: Path | None) -> None
             whole = load_experiment(HERE / f"{name}.toml", [f"data.heterogeneity={setting}", *changes])
             metadata, group = metadata_of(whole, seed, device, cache)
             world = world_of(whole, seed, without_labels(metadata, seed, missing), group)
-            options = whole.method.model_dump(exclude={"kind", "most_clusters"})
-            method = METHODS["flameche"](world, **options)
+            method, _ = build_method(whole, world)
             result = simulate(method, world, whole.participants)
             line = {"dataset": name, "setting": setting, "seed": seed, "missing": missing, "way": way}
             line |= {"ari": round(result.ari_final, 4)}

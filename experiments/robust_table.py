@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
-from flameche.methods import METHODS
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
 
@@ -66,7 +66,7 @@ def one(
     experiment = load_experiment(HERE / f"{name}.toml", [f"data.heterogeneity={setting}", *PLAIN, *changes])
     metadata, group = metadata_of(experiment, seed, device, cache)
     world = world_of(experiment, seed, metadata, group)
-    method = METHODS["flameche"](world, **experiment.method.model_dump(exclude={"kind", "most_clusters"}))
+    method, _ = build_method(experiment, world)
     right: list[bool] = []
 
     def look(record: dict) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
-from flameche.methods import METHODS
 from flameche.simulation.engine import simulate
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def one(groups: list[int], share: float, mode: str, seed: int) -> float:
     experiment = load_experiment(HERE / "digits.toml", changes)
     metadata, group = metadata_of(experiment, seed, "cpu", None)
     world = world_of(experiment, seed, metadata, group)
-    method = METHODS["flameche"](world, **experiment.method.model_dump(exclude={"kind", "most_clusters"}))
+    method, _ = build_method(experiment, world)
     return simulate(method, world, experiment.participants).ari_final
 
 

@@ -10,7 +10,7 @@ import typer
 
 from flameche.display import log, number, out_console, print_json
 from flameche.errors import BadInput
-from flameche.options import JsonOption
+from flameche.options import JsonOption, Overrides
 
 app = typer.Typer(help="FLAMECHE on a real network, with Flower.", no_args_is_help=True)
 Superlink = Annotated[str, typer.Option("--superlink", help="HOST:PORT.", metavar="HOST:PORT")]
@@ -43,9 +43,7 @@ def local(
     simulated: Annotated[
         bool, typer.Option("--simulated", help="Deal the experiment's dataset, whatever the app says.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a config value: a.b=c.", metavar="KEY=VALUE")
-    ] = None,
+    overrides: Overrides = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", help="A folder with 0.npz, 1.npz, … or folders 0, 1, …"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flameche.display import log, number, out_console, print_json, print_rows
+from flameche.options import DeviceOption, JsonOption
 
 
 def assign(
@@ -19,10 +20,8 @@ def assign(
     model: Annotated[
         Path | None, typer.Option("--model", help="Write its cluster's model here, a torch state_dict.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "cpu",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
 ) -> None:
     """Give a new client its cluster and model after training: one E-step, nothing is retrained."""
     from flameche.experiments.welcome import welcome

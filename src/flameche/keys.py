@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from flameche.display import out_console, print_json
+from flameche.options import JsonOption
 
 app = typer.Typer(help="Keys for encrypted runs.", no_args_is_help=True)
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 @app.command("new")

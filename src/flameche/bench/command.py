@@ -13,6 +13,7 @@ from rich.table import Table
 
 from flameche.bench.tables import TextTable
 from flameche.errors import BadInput, StoreError
+from flameche.options import DeviceOption, JsonOption
 
 app = typer.Typer(help="Measure against reference implementations, in one run.", no_args_is_help=True)
 
@@ -24,9 +25,7 @@ def benchmarks() -> None:
 
 @app.command()
 def crypto(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
+    as_json: JsonOption = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Half a minute: metadata only, few repeats.")
     ] = False,
@@ -61,10 +60,8 @@ def train(
     clients: Annotated[
         list[int] | None, typer.Option("--clients", help="Clients a round; 20 and 100 by default.", min=2)
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A minute or two: a fifth of the clients, less work.")
     ] = False,
@@ -95,9 +92,7 @@ def train(
 
 @app.command()
 def cluster(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
+    as_json: JsonOption = False,
     quick: Annotated[bool, typer.Option("--quick", help="A minute: smaller sizes, few repeats.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write bench-cluster.json and bench-cluster.md here.")
@@ -129,9 +124,7 @@ def overhead(
     rounds: Annotated[
         int, typer.Option("--rounds", help="Rounds; all clients are seen after five.", min=5)
     ] = 10,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
+    as_json: JsonOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write overhead.json and overhead.md here.")
     ] = None,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.em.spherical import NOISE, Centroids, Floats
+from flameche.em.ward import by_block
 
 ALIKE = 2.75  # times what chance makes of two means of one group
 AT_ONCE = 2_000_000  # numbers in one array over clients, clusters and blocks
@@ -30,13 +31,10 @@ def alike(centroids: Centroids, clients: float) -> NDArray[np.bool_]:
     """
     theta, mass = centroids.theta, np.where(centroids.mass > NOISE, centroids.mass, 0.0)
     squares = np.einsum("kbf,kbf->kb", theta, theta)
-    dots = np.matmul(theta.transpose(1, 0, 2), theta.transpose(1, 2, 0)).transpose(1, 2, 0)
-    apart = np.maximum(squares[:, None] + squares[None] - 2 * dots, 0.0)
-    both = mass[:, None] + mass[None]
-    weight = np.divide(mass[:, None] * mass[None], both, out=np.zeros_like(both), where=both > 0)
     filled = int(mass.any(axis=1).sum())
     scatter = (mass * np.maximum(1.0 - squares, 0.0)).sum(axis=0) / max(clients - filled, 1.0)
-    same: NDArray[np.bool_] = weight * apart <= ALIKE * scatter
+    real = Centroids(theta, mass)
+    same: NDArray[np.bool_] = by_block(real, real) <= ALIKE * scatter
     same &= ~same.all(axis=2, keepdims=True)
     same |= np.eye(len(theta), dtype=bool)[:, :, None]
     return same

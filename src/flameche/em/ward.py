@@ -14,18 +14,18 @@ from flameche.em.spherical import NOISE, Centroids, Floats, Ints
 
 def merge_cost(centroids: Centroids) -> Floats:
     """Compute what merging each pair of clusters costs [R R]; infinite for one with itself."""
-    cost = _between(centroids, centroids)
+    cost: Floats = by_block(centroids, centroids).sum(axis=2)
     np.fill_diagonal(cost, np.inf)
     return cost
 
 
-def _between(some: Centroids, others: Centroids) -> Floats:
+def by_block(some: Centroids, others: Centroids) -> Floats:
+    """Compute what merging each of some clusters with each of others costs, in each block [A R B]."""
     both = some.mass[:, None] + others.mass[None]
     weight = np.divide(some.mass[:, None] * others.mass[None], both, out=np.zeros_like(both), where=both > 0)
     squares, theirs = (np.einsum("rbf,rbf->rb", each.theta, each.theta) for each in (some, others))
     dots = np.einsum("rbf,sbf->rsb", some.theta, others.theta)
-    apart = np.maximum(squares[:, None] + theirs[None] - 2 * dots, 0.0)
-    cost: Floats = (weight * apart).sum(axis=2)
+    cost: Floats = weight * np.maximum(squares[:, None] + theirs[None] - 2 * dots, 0.0)
     return cost
 
 
@@ -76,7 +76,7 @@ def merge_down(centroids: Centroids, count: int, alone: bool = False) -> Ints:
         mine = label == i
         one = join(Centroids(centroids.theta[mine], centroids.mass[mine]), np.zeros(mine.sum(), np.int64), 1)
         now.theta[i], now.mass[i], now.mass[j] = one.theta[0], one.mass[0], 0.0
-        cost[i] = cost[:, i] = np.where(gone, np.inf, _between(one, now)[0])
+        cost[i] = cost[:, i] = np.where(gone, np.inf, by_block(one, now)[0].sum(axis=1))
         cost[i, i], cost[j], cost[:, j] = np.inf, np.inf, np.inf
     return np.unique(label, return_inverse=True)[1].astype(np.int64)
 

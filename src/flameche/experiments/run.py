@@ -27,6 +27,7 @@ from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
 from flameche.methods.base import Method, World
+from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
 
@@ -141,16 +142,23 @@ def record_of(
         "k": method.clusters,
         "assignment": method.assignment.tolist(),
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
+        "wall_s": result.wall_s,
+        "device": device_name(device),
+        **spent(experiment, ledger, world.notes),
+    }
+
+
+def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: str) -> dict[str, Any]:
+    """Record what a run took, by which config and versions; `more` packages than an experiment needs."""
+    return {
         "bytes_up": int(ledger.per_client("up").sum()),
         "bytes_down": int(ledger.per_client("down").sum()),
         "deferred": deferred(ledger),
         "seconds": ledger.seconds_by_part(),
         "ledger": ledger.summary(),
-        "wall_s": result.wall_s,
-        "device": device_name(device),
-        "versions": versions(packages(experiment)),
+        "versions": versions([*packages(experiment), *more]),
         "config_hash": config_hash(experiment),
-        "notes": [*world.notes, *deferred_notes(experiment, ledger)],
+        "notes": [*notes, *deferred_notes(experiment, ledger)],
     }
 
 

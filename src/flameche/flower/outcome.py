@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.experiments.config import Experiment, config_hash
-from flameche.experiments.protection import deferred, deferred_notes, packages, protection
-from flameche.experiments.run import versions
+from flameche.experiments.config import Experiment
+from flameche.experiments.protection import protection
+from flameche.experiments.run import spent
 from flameche.methods import METHODS
 from flameche.network.coordinator import Coordinator
 
@@ -46,16 +46,9 @@ def summarise(experiment: Experiment, seed: int, own_data: bool, played: Coordin
         "k": standing.clusters,
         "assignment": standing.assignment.tolist(),
         "assignment_final": outcome.get("final"),
-        "bytes_up": int(ledger.per_client("up").sum()),
-        "bytes_down": int(ledger.per_client("down").sum()),
-        "deferred": deferred(ledger),
-        "seconds": ledger.seconds_by_part(),
-        "ledger": ledger.summary(),
         "wall_s": played.wall_s,
         "device": "network",
-        "versions": versions([*packages(experiment), "flwr"]),
-        "config_hash": config_hash(experiment),
-        "notes": [*notes, *deferred_notes(experiment, ledger)],
+        **spent(experiment, ledger, notes, "flwr"),
     }
 
 
