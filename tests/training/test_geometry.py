@@ -1,10 +1,10 @@
-"""Distances, cosines and directions of models, against numpy and by hand."""
+"""Distances, coordinates, cosines and directions of models, against numpy and by hand."""
 
 import numpy as np
 import pytest
 import torch
 
-from flameche.training.geometry import cosines, directions, distances
+from flameche.training.geometry import coordinates, cosines, directions, distances
 from flameche.training.models import Models
 
 
@@ -27,6 +27,21 @@ def test_distances_are_numpys_over_all_parameters_or_a_part(part):
     a, b = drawn(4), drawn(3, seed=1)
     expected = np.linalg.norm(a.params.numpy()[:, None, part] - b.params.numpy()[None, :, part], axis=2)
     assert distances(a, b, part) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 5)])
+@pytest.mark.parametrize("piece", [2, 100])
+def test_coordinates_keep_every_distance(part, piece, monkeypatch):
+    monkeypatch.setattr("flameche.training.geometry.PIECE", piece)
+    a = models(drawn(5).params.numpy() + 100)  # far from zero, as weights of one beginning are
+    placed = coordinates(a, part)
+    assert placed.shape == (5, 5)
+    kept = np.linalg.norm(placed[:, None] - placed[None], axis=2)
+    assert kept == pytest.approx(distances(a, a, part), abs=1e-7)
+
+
+def test_one_model_is_placed_at_zero():
+    assert coordinates(drawn(1)).tolist() == [[0.0]]
 
 
 def test_cosines_by_hand():

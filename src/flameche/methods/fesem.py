@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans
 
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.rng import stream, stream_seed
-from flameche.training.geometry import distances
+from flameche.training.geometry import coordinates, distances
 from flameche.training.models import Models
 
 Start = Literal["kmeans", "different", "shared"]
@@ -83,8 +83,8 @@ class Fesem:
         self.world.refuse_diverged(own, "FeSEM's first weights")
         with self.world.ledger.clock("server", "clustering"):
             seed = stream_seed(self.world.seed, "fesem") % 2**32
-            means = KMeans(min(self.clusters, len(clients)), n_init=10, random_state=seed)
-            cluster: Ints = means.fit_predict(own.columns(self.part)).astype(np.int64)
+            means = KMeans(min(self.clusters, len(clients)), n_init=10, tol=0.0, random_state=seed)
+            cluster: Ints = means.fit_predict(coordinates(own, self.part)).astype(np.int64)
         self.models = self.world.average(self.models, own, cluster, clients)
 
     def serving(self) -> Ints:

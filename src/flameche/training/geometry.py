@@ -10,6 +10,7 @@ from flameche.training.models import Models
 
 Floats = NDArray[np.float64]
 TINY = 1e-30
+PIECE = 2**20  # parameters looked at together in double precision
 
 
 def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
@@ -17,6 +18,17 @@ def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
     rows = a.params[:, part]
     away = [torch.linalg.vector_norm(rows - other[part], dim=1) for other in b.params]
     return torch.stack(away, dim=1).double().cpu().numpy()
+
+
+def coordinates(models: Models, part: slice = slice(None)) -> Floats:
+    """Place models [n] in the space that they span, [n n]: every distance is kept, in n numbers for each."""
+    rows = models.params[:, part]
+    rows = rows - rows.mean(dim=0)
+    pieces = (piece.double() for piece in torch.split(rows, PIECE, dim=1))
+    gram = sum((piece @ piece.T for piece in pieces), torch.zeros(()).to(rows).double())
+    values, vectors = np.linalg.eigh(gram.cpu().numpy())
+    placed: Floats = vectors * np.sqrt(values.clip(0.0))
+    return placed
 
 
 def cosines(a: Models, b: Models) -> Floats:

@@ -68,10 +68,6 @@ class Models:
         parts = (self.params, self.buffers) if with_buffers else (self.params,)
         return torch.cat(parts, dim=1).double().cpu().numpy()
 
-    def columns(self, part: slice) -> NDArray[np.float32]:
-        """Take some parameters of every model, as numpy [M p]."""
-        return self.params[:, part].float().cpu().numpy()
-
     def replaced(self, k: int, vector: NDArray[np.float64]) -> Models:
         """Put a flat model, with or without buffers, in place of row k."""
         params, buffers = self.params.clone(), self.buffers.clone()
