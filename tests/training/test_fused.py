@@ -80,7 +80,7 @@ def rounds(loop, fast, clients, numbers=(2,), rows=3, **more):
         ("small-cnn", (3, 2), {"batch": 128}),
         ("lenet5", UNEQUAL, {}),
         ("lenet5", (12, 12, 12), {}),
-        ("resnet18", (32, 33, 20), {"epochs": 1, "batch": 16}),
+        ("resnet18", (16, 17), {"epochs": 1, "batch": 8}),
     ],
 )
 @pytest.mark.parametrize("align", [1, 8])
@@ -218,6 +218,14 @@ def test_flips_and_shifts_are_those_of_the_plain_loop(kind, sliding, device):
     loop, fast = both(kind, device=device, more={"sliding": sliding}, augment=True)
     rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
     still, _ = both(kind, device=device)
+    start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
+    assert gap(loop.train(start, pick, who, 1), still.train(start, pick, who, 1)) > 1e-6
+
+
+def test_batches_that_are_not_full_are_left_out_as_by_the_plain_loop(device):
+    loop, fast = both(device=device, drop_last=True)
+    rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
+    still, _ = both(device=device)
     start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
     assert gap(loop.train(start, pick, who, 1), still.train(start, pick, who, 1)) > 1e-6
 

@@ -39,6 +39,17 @@ def test_a_client_smaller_than_a_batch_takes_one_step_an_epoch():
     assert [len(s) for s in batches(3, TrainingPlan(epochs=2, batch=8), 0, 1, 0)] == [3, 3]
 
 
+@pytest.mark.parametrize(("size", "lengths"), [(8, [4, 4]), (9, [4, 4]), (11, [4, 4]), (4, [4]), (3, [3])])
+def test_a_last_batch_that_is_not_full_can_be_left_out_unless_it_is_the_only_one(size, lengths):
+    plans = (TrainingPlan(epochs=2, batch=4, drop_last=drop) for drop in (False, True))
+    whole, dropped = (list(batches(size, plan, 0, 1, 0)) for plan in plans)
+    assert [len(step) for step in dropped] == lengths * 2
+    for epoch in (0, 1):  # the same order as otherwise: what is dropped is its end
+        order = np.concatenate(whole)[epoch * size :]
+        kept = np.concatenate(dropped[epoch * len(lengths) : (epoch + 1) * len(lengths)])
+        assert kept.tolist() == order[: sum(lengths)].tolist()
+
+
 def test_training_equals_a_hand_written_loop():
     federation = tiny_federation()
     ours = trainer(federation)

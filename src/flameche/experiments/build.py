@@ -192,9 +192,14 @@ def extract_metadata(
     return extraction(own_samples(experiment, federation), progress)
 
 
-def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:
+def training_plan(experiment: Experiment) -> TrainingPlan:
+    """Say how a client trains, as the config says."""
     how = experiment.training
-    plan = TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers)
+    return TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers, how.drop_last)
+
+
+def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:
+    how, plan = experiment.training, training_plan(experiment)
 
     def model(number: int = 0) -> Any:
         return shared_model(experiment.model, federation.shape, federation.classes, seed, number)

@@ -19,7 +19,7 @@ from flameche.crypto.plain import Plain
 from flameche.crypto.registry import info_of
 from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError, DataError
-from flameche.experiments.build import load_federation, own_samples
+from flameche.experiments.build import load_federation, own_samples, training_plan
 from flameche.experiments.config import config_hash
 from flameche.experiments.extraction import Extraction, shared_model
 from flameche.experiments.protection import has_metadata
@@ -30,7 +30,7 @@ from flameche.network.node import Work
 from flameche.network.relay import Rules
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
-from flameche.training.trainer import Trainer, TrainingPlan
+from flameche.training.trainer import Trainer
 
 PRELOAD: dict[str, Any] = {"flameche": "none", "fedavg": "own", "ifca": "all"}
 
@@ -88,7 +88,7 @@ def node_work(
         clients=experiment.data.clients,
         rounds=experiment.rounds,
         seed=seed,
-        plan=_plan(experiment),
+        plan=training_plan(experiment),
         size=lambda: len(part.data.train[1]),
         method=lambda world: METHODS[experiment.method.kind](world, **options),
         scheme=scheme,
@@ -201,14 +201,9 @@ class _Part:
 
         how = experiment.training
         return make_trainer(
-            "loop", model(), federation, _plan(experiment), self._seed,
+            "loop", model(), federation, training_plan(experiment), self._seed,
             device=self._device, precision=how.precision, fresh=model,
         )  # fmt: skip
-
-
-def _plan(experiment: Experiment) -> TrainingPlan:
-    how = experiment.training
-    return TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers)
 
 
 def _client_side(experiment: Experiment, key_file: Path | None) -> tuple[Scheme | SecAgg, Box | None]:

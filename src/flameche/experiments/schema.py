@@ -157,6 +157,7 @@ class TrainingConfig(Table):
     weighting: Literal["uniform", "samples"] = "uniform"
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False
+    drop_last: bool = False
     evaluate_every: Count = 1
     threads: Natural = 0
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"

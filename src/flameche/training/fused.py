@@ -25,7 +25,7 @@ from flameche.training.primitives import Plain
 from flameche.training.program import Program, stacked_program
 from flameche.training.rounds import Work, lay_out, longest
 from flameche.training.stack import Stack
-from flameche.training.trainer import Floats, Ints, Pull, cuts
+from flameche.training.trainer import Floats, Ints, Pull, ends
 from flameche.training.vectorised import SCORE_WEIGHTS, VectorisedTrainer
 from flameche.training.windows import up
 
@@ -96,7 +96,7 @@ class FusedTrainer(VectorisedTrainer):
         """Train clients [n], each from row pick[n] of models."""
         if not len(clients):
             return super().train(models, pick, clients, round, pull, sgd)
-        order = np.argsort([-len(cuts(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable")
+        order = np.argsort([-len(ends(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable")
         width = self._limit or fit(self._budget, self._each, len(clients))
         # One tensor for all, trained in place: beside the stack nothing else grows with the clients.
         trained = self._start(models.pick(pick[order]), clients[order])

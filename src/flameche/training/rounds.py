@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flameche.training.augment import drawn
-from flameche.training.trainer import Ints, TrainingPlan, cuts, orders
+from flameche.training.trainer import Ints, TrainingPlan, ends, orders
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ def longest(sizes: Sequence[int], plan: TrainingPlan) -> tuple[int, int]:
     """Give the most steps and the most samples of a step that clients of these sizes take in a round."""
     steps = batch = 1
     for size in set(map(int, sizes)):
-        ends = [0, *cuts(size, plan), size]
-        steps = max(steps, plan.epochs * (len(ends) - 1))
-        batch = max(batch, *np.diff(ends).tolist())
+        edges = ends(size, plan)
+        steps = max(steps, plan.epochs * (len(edges) - 1))
+        batch = max(batch, *np.diff(edges).tolist())
     return steps, batch
 
 
@@ -56,7 +57,7 @@ def lay_out(
 @lru_cache(maxsize=4096)
 def _pattern(size: int, plan: TrainingPlan, batch: int) -> tuple[Ints, Ints]:
     """Tell which of its drawn samples a client of this size takes where [S b], and how many are real [S]."""
-    epoch = np.split(np.arange(size), cuts(size, plan))
+    epoch = [np.arange(a, b) for a, b in pairwise(ends(size, plan))]
     rows = np.stack([np.concatenate([part, np.full(batch - len(part), part[0])]) for part in epoch])
     real = np.array([len(part) for part in epoch])
     shift = size * np.arange(plan.epochs)[:, None, None]

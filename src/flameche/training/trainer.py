@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ class TrainingPlan:
     lr: float = 1e-3
     augment: bool = False
     bn_buffers: Buffers = "mean"
+    drop_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,11 @@ class Trainer(Protocol):
 def batches(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
     """Yield the sample indices of each step of one client's round, epoch after epoch.
 
-    The order depends on (seed, round, client) alone, so that all trainers and a resumed run agree. A last
-    batch of one sample joins the one before it: BatchNorm has no variance of a single value.
+    The order depends on (seed, round, client) alone, so that all trainers and a resumed run agree.
     """
+    edges = ends(size, plan)
     for order in orders(size, plan, seed, round, client):
-        yield from np.split(order, cuts(size, plan))
+        yield from (order[a:b] for a, b in pairwise(edges))
 
 
 def orders(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
@@ -104,7 +106,13 @@ def orders(size: int, plan: TrainingPlan, seed: int, round: int, client: int) ->
         yield rng.permutation(size)
 
 
-def cuts(size: int, plan: TrainingPlan) -> list[int]:
-    """Tell where an epoch's order is cut into batches."""
-    found = list(range(plan.batch, size, plan.batch))
-    return found[:-1] if found and size - found[-1] == 1 else found
+def ends(size: int, plan: TrainingPlan) -> list[int]:
+    """Tell where in an epoch's order its batches begin and end: 0 first, the end of the last one last.
+
+    A last batch of one sample joins the one before it: BatchNorm has no variance of a single value. With
+    `drop_last` one that is not full is left out, unless it is the only one.
+    """
+    full = list(range(0, size + 1, plan.batch))
+    if len(full) > 1 and (plan.drop_last or full[-1] == size):
+        return full
+    return [*(full[:-1] if len(full) > 1 and size - full[-1] == 1 else full), size]
