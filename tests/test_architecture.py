@@ -13,7 +13,7 @@ ORDER = [
     *("errors", "rng", "em", "metadata", "crypto", "models", "data", "training", "protocol", "methods"),
     *("simulation", "network", "experiments", "report", "flower", "display", "options", "bench", "keys"),
     *("joining", "choosing", "deploying"),
-    *("watching", "reproducing", "api", "cli", "__main__"),
+    *("watching", "listing", "reproducing", "api", "answering", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -25,7 +25,9 @@ HOME = {
     "cryptography": {"crypto", "flower"},
     "flwr": {"flower", "bench"},
     "ray": {"experiments"},
-    "typer": {"cli", "options", "bench", "keys", "joining", "choosing", "deploying", "reproducing"},
+    "typer": {
+        *("cli", "options", "bench", "keys", "joining", "choosing", "deploying", "reproducing", "answering")
+    },
     "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},
     "pooch": {"data"},

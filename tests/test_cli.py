@@ -4,8 +4,13 @@ import sys
 
 import numpy as np
 import pytest
+import typer
+from typer.main import get_command
 
 from flameche import cli
+from flameche.answering import answer
+from flameche.errors import BadInput, SealError
+from flameche.methods.selection import LEAST
 
 TOML = """
 rounds = 3
@@ -107,6 +112,63 @@ def test_lists(call):
 )
 def test_bad_input_is_one_line_and_exit_code_2(call, experiment, override, said):
     refused(call("run", experiment, "--set", override), said)
+
+
+def commands(group=None, path=()):
+    """Every command, by the words that call it."""
+    for name, command in (group or get_command(cli.app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*c, id=" ".join(c[0])) for c in commands()])
+def test_wrong_words_are_one_line_and_exit_code_2_for_every_command(call, path, command):
+    refused(call(*path, "--no-such-option"), "--no-such-option", f"{' '.join(path)} --help")
+    for option in command.params:
+        if option.param_type_name == "option" and option.type.name.startswith(("integer", "float")):
+            refused(call(*path, option.opts[0], "x"), option.opts[0], "'x'")
+            if getattr(option.type, "min", None) is not None:
+                refused(call(*path, option.opts[0], option.type.min - 1), option.opts[0], "not in the range")
+        elif option.param_type_name == "argument" and option.required:
+            refused(call(*path), "missing argument")
+
+
+def test_a_command_that_is_none_is_one_line_and_a_group_alone_shows_its_help(call):
+    refused(call("demoo"), "no such command 'demoo'", "flameche --help")
+    for words in ((), ("bench",), ("keys",)):
+        code, out, err = call(*words)
+        assert code == 2 and "Usage: flameche" in out + err
+    assert call("demo", "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(None, 0), (typer.Exit(3), 3), (BadInput("no"), 2), (SealError("no"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_a_command_ends_with_the_code_of_what_it_raised(monkeypatch, capsys, raised, code):
+    app = typer.Typer()
+
+    @app.command()
+    def only():
+        if raised is not None:
+            raise raised
+
+    monkeypatch.setattr(sys, "argv", ["flameche"])
+    try:
+        answer(app)
+        ended = 0
+    except SystemExit as stop:
+        ended = stop.code
+    assert ended == code
+    assert capsys.readouterr().err == ("flameche: no\n" if code in (1, 2) else "")
+
+
+def test_how_many_clients_choosing_k_takes_is_said_before_and_when_it_is_refused(call, experiment):
+    said = " ".join(call("select-k", "--help")[1].split())
+    assert f"takes {LEAST} clients at least" in said
+    refused(call("select-k", experiment, "--device", "cpu"), "8 clients are too few", f"at least {LEAST}")
 
 
 def test_bad_files_are_one_line_and_exit_code_2(call, experiment, tmp_path):

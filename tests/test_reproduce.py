@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flameche import cli
 from flameche.errors import BadInput, StoreError
 from flameche.experiments.paper import ENTRIES, Choice
 from flameche.experiments.stored import Lines, Stored
+from flameche.listing import span
 from flameche.report.paper import render, write
 from flameche.report.paper.comparing import Difference, Remark, read_remarks, remarks_on
 from flameche.report.paper.readme import filled
@@ -86,8 +88,49 @@ def test_a_cell_is_the_mean_and_spread_of_its_seeds_and_no_more(tmp_path):
         ["IFCA (c)", "–", "85.00 ± 7.07"],
     ]
     assert table.rows[1][2].bold
+    alone = render(ENTRIES["csl"], replace(choice, methods=("ifca",)), Stored([], [tmp_path])).tables[0][1]
+    assert not alone.rows[0][2].bold  # better than nothing is not the best
     pooled = render(ENTRIES["accuracy"], choice, Stored([], [tmp_path]))  # of three settings one was run
     assert pooled.tables[0][1].rows[0][1].text == "75.00 ± 7.07 *" and "not all settings" in pooled.lead
+
+
+def lines_for(folder, planned, accuracy=0.1):
+    """Store runs that are far from the paper's."""
+    for run in planned:
+        line = {"config_hash": run.hash, "seed": run.seed, "accuracy": accuracy, "ari": 0.1, "dbi": 9.0}
+        Lines(folder / "a.jsonl").add({**line, "accuracy_per_round": [accuracy, accuracy]})
+    return Stored([], [folder])
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.rows])
+def test_changed_runs_are_not_judged_and_tell_their_own_numbers(name, tmp_path):
+    entry, few = ENTRIES[name], {"seeds": (0, 1), "datasets": ("fashion-mnist", "cifar10")}
+    own, same, changed = (
+        Choice(**few, changes=words) for words in ((), ("rounds=100", "training.threads=2"), ("rounds=20",))
+    )
+    stored = lines_for(tmp_path, [*entry.plan(own), *entry.plan(changed)])
+    page, drawn = render(entry, own, stored).markdown(), render(entry, changed, stored)
+    assert page == render(entry, same, stored).markdown()  # what changes no result is no change
+    assert "not the paper's runs" not in page and drawn.runs == render(entry, own, stored).runs
+    text = drawn.markdown()
+    assert "`rounds=20`: these are not the paper's runs" in text and "`rounds=20`" in drawn.tex()
+    assert drawn.told()["changes"] == ["rounds=20"]
+    assert "100 rounds" not in text and "Where it differs" not in text and "| paper |" not in text
+    if name != "ranks":
+        assert "20 rounds" in text and "100 rounds" in page
+    if "Where it differs" in page:  # ours is shown all the same, and the paper's beside it
+        assert "0.10 ± 0.00" in text or "10.00 ± 0.00" in text
+        assert "| paper, for reference |" in text
+
+
+def test_each_set_tells_its_own_scale():
+    both = Choice(datasets=("mnist", "digits"), seeds=(0,))
+    lead = render(ENTRIES["csl"], both, EMPTY).lead
+    assert "MNIST: 100 clients in 4 groups, 100 rounds, 20% of the clients in each" in lead
+    assert "digits: 20 clients in 4 groups, 15 rounds, 20% of the clients in each" in lead
+    one = Choice(datasets=("digits",), changes=("rounds=1", "participation=0.125", "data.groups=1"))
+    lead = render(ENTRIES["missing-curves"], one, EMPTY).lead
+    assert lead.startswith("20 clients in 1 group, 1 round, 12.5% of the clients in each.")
 
 
 def test_tissuemnist_says_why_it_is_empty_and_who_stands_for_it():
@@ -155,7 +198,27 @@ def test_the_list_tells_of_every_name_what_is_there(call):
     assert code == 0 and list(rows) == list(ENTRIES)
     for row in rows.values():
         assert row["there"] + row["missing"] + row["no_data"] == row["runs"]
-    assert rows["readings"]["missing"] == 0 and rows["complexity"]["there"] == 1
+    assert rows["recluster"]["missing"] == 0 and rows["complexity"]["there"] == 1
+    code, out, err = call("--list", "--datasets", "mnist", "--device", "cpu", "--results", "nothing")
+    assert code == 0 and "time, GPU" in out and "a guess" in err  # of some nothing is on that set
+
+
+def test_a_guess_is_told_to_one_digit_and_a_measurement_in_full():
+    assert span(26_300, False) == "7 h 18 min" and span(9 * 86_400, False) == "9 days"
+    guesses = {40: "1 minute", 200: "3 minutes", 1500: "20 minutes", 10_000: "3 hours", 200_000: "2 days"}
+    guesses |= {86_400 * 15: "2 weeks", 86_400 * 70: "2 months", 86_400 * 500: "20 months"}
+    assert {seconds: span(seconds, True) for seconds in guesses} == {
+        seconds: f"about {text}" for seconds, text in guesses.items()
+    }
+
+
+def test_what_is_to_be_run_where_nothing_is_stored_is_guessed_for_both_devices(call):
+    words = ("--list", "--json", "--datasets", "cifar10", "--seeds", "77", "--device", "cpu")
+    (row,) = json.loads(call("csl", *words, "--results", ROOT / "results")[1])
+    assert row["missing"] and row["guessed"] == row["missing"] and not row["gpu_guessed"]
+    assert row["seconds"] > 20 * row["gpu_seconds"] and "H200" in row["gpu"]
+    (row,) = json.loads(call("csl", *words, "--results", "nothing")[1])
+    assert row["gpu_guessed"] == row["missing"] and row["gpu"] == ""
 
 
 def test_what_is_stored_is_drawn_without_running_anything(call, tmp_path):
@@ -178,6 +241,13 @@ def test_what_is_stored_is_drawn_without_running_anything(call, tmp_path):
         (["csl", "--shard", "3/2"], "--shard 3/2"),
         (["csl", "--set", "rounds=0"], "rounds = 0"),
         (["csl", "--keep", "--set", "rounds=5"], "--keep with --set"),
+        (["csl", "--keep", "--fresh"], "--fresh with --keep"),
+        (["csl", "--stored", "--fresh"], "--fresh with --stored"),
+        (["csl", "--out", "results", "--fresh"], "choose another --out"),
+        (
+            ["csl", "missing", "--datasets", "digits", "--settings", "fds", "--methods", "oracle"],
+            "csl, missing",
+        ),
         (["--readme", "nothing.md"], "nothing.md"),
         (["csl", "--ray", "127.0.0.1:1"], "--ray"),
     ],
@@ -203,3 +273,31 @@ def test_lines_are_kept_in_the_file_they_belong_to(call, tmp_path):
     for _ in range(2):  # the second time nothing is added
         assert call(*words)[0] == 0
         assert Lines(tmp_path / "r" / "main.jsonl").read() == [line]
+
+
+def test_fresh_runs_again_what_results_has_and_goes_on_with_its_own(call, tmp_path):
+    words = ("m-step", "--datasets", "digits", "--settings", "csl", "--seeds", "0", "--results", "r")
+    words = (*words, "--device", "cpu", "--json")
+    planned = ENTRIES["m-step"].plan(Choice(datasets=("digits",), settings=("csl",), seeds=(0,)))
+    lines_for(tmp_path / "r", planned)
+    before = (tmp_path / "r" / "a.jsonl").read_bytes()
+    (tmp_path / "r" / "remarks.toml").write_text('[[remark]]\ntext = "So."\n')
+
+    def dbi(*more):
+        code, out, err = call(*words, *more)
+        assert code == 0
+        return [row["dbi"] for row in json.loads(out)["m-step"]["rows"]], err
+
+    stored, err = dbi()
+    assert stored == [9.0, 9.0] and "nothing to run" in err
+    again, err = dbi("--fresh", "--out", "o")
+    assert "2 to run" in err and all(0 < value < 9 for value in again)
+    assert len(Lines(tmp_path / "o" / "runs.jsonl").read()) == 2
+    (tmp_path / "o" / "runs.jsonl").write_text(
+        (tmp_path / "o" / "runs.jsonl").read_text().splitlines()[0] + "\n"
+    )
+    once_more, err = dbi("--fresh", "--out", "o")  # killed between the two
+    assert "1 there, 1 to run" in err and once_more == again
+    assert dbi("--fresh", "--out", "o")[1].count("another --out") == 1
+    assert (tmp_path / "r" / "a.jsonl").read_bytes() == before
+    assert read_remarks(Stored([], [], [tmp_path / "r"])) == [Remark({}, "So.")]

@@ -20,7 +20,10 @@ def select_k(
     out: Annotated[Path | None, typer.Option("--out", help="Where the picture goes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the number of clusters from sums of metadata, before any training; 1 if there are no groups."""
+    """Choose the number of clusters from sums of metadata, before any training; 1 if there are no groups.
+
+    It takes 12 clients at least, and three times scheme.min_cluster.
+    """
     from flameche.experiments.config import load_experiment
     from flameche.experiments.overrides import parse_range
     from flameche.experiments.select import select_experiment

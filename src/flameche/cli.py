@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from flameche.answering import answer
 from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
 from flameche.choosing import select_k
 from flameche.deploying import app as deploy_app
 from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
-from flameche.errors import FlamecheError
 from flameche.joining import assign
 from flameche.keys import app as keys_app
 from flameche.options import (
@@ -299,19 +299,4 @@ def _stoppable() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line; a refused input is one line and exit code 2, a failure exit code 1."""
-    try:
-        app()
-    except FlamecheError as error:
-        if "--debug" in sys.argv:
-            raise
-        print(f"flameche: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except Exception as error:
-        if "--debug" in sys.argv:
-            raise
-        reason = str(error).splitlines()[0] if str(error) else "no message"
-        print(
-            f"flameche: failed: {type(error).__name__}: {reason}; `flameche --debug ...` shows where",
-            file=sys.stderr,
-        )
-        raise SystemExit(1) from None
+    answer(app)

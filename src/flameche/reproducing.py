@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from flameche.display import log, out_console, print_json, print_rows
+from flameche.display import log, out_console, print_json
 from flameche.errors import BadInput, DataError
+from flameche.listing import inventory, print_inventory
 from flameche.options import DeviceOption, JsonOption, Overrides
 
 LISTS = ("--datasets", "--settings", "--methods", "--seeds")
@@ -49,7 +50,12 @@ def reproduce(
         "results"
     ),
     stored_only: Annotated[bool, typer.Option("--stored", help="Run nothing: draw what is stored.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Add these runs' lines to RESULTS.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run again what RESULTS has; it stays as it is.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Add these runs' lines to RESULTS; what it has, stays.")
+    ] = False,
     jobs: Annotated[int, typer.Option("--jobs", help="Processes; 0: all cores, or a GPU's fill.", min=0)] = 0,
     device: DeviceOption = "auto",
     ray: Annotated[str, typer.Option("--ray", help="Address of a Ray cluster, or `local`.")] = "",
@@ -76,13 +82,17 @@ def reproduce(
     part = parse_shard(shard)
     if keep and choice.changes:
         raise BadInput("--keep with --set: changed runs are not the paper's; their lines stay in OUT")
+    if fresh:
+        _check_fresh(stored_only, keep, results, out)
     if not names and not listing and readme is None:
         raise BadInput("give the names of tables or figures, or --list")
     every = names == ["all"] or (listing and not names)
     entries = [entry_named(name) for name in (ENTRIES if every else dict.fromkeys(names or ()))]
+    if not listing and entries:
+        entries = _with_runs(entries, choice)
     elsewhere = listing and device == "cuda"  # how long it would take there
     where, folder = "cuda" if elsewhere else choose_device(device), runs or out / "runs"
-    stored = _stored(folder, results, out)
+    stored = _stored(folder, results, out, fresh)
     if listing:
         print_inventory(inventory(entries, choice, stored, where, jobs), where, as_json)
         return
@@ -97,7 +107,7 @@ def reproduce(
         failed = run_missing(deal(planned, part), stored, folder, lines, where, jobs, ray)
         if part[0] == 0:
             measure_missing(entries, stored, out)
-        stored = _stored(folder, results, out)
+        stored = _stored(folder, results, out, fresh)
     if keep:
         _keep(entries, choice, stored, results)
     if part[1] == 1 and entries:
@@ -113,10 +123,34 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in text.replace(",", " ").split()))
 
 
-def _stored(runs: Path, results: Path, out: Path) -> Any:
+def _with_runs(entries: Sequence[Any], choice: Any) -> list[Any]:
+    """Leave out what has no runs of the sets, settings and methods that are wanted."""
+    kept = [entry for entry in entries if not entry.rows or entry.plan(choice)]
+    if not kept:
+        names = ", ".join(entry.name for entry in entries)
+        raise BadInput(f"{names}: no runs are of these --datasets, --settings and --methods; see --list")
+    return kept
+
+
+def _check_fresh(stored_only: bool, keep: bool, results: Path, out: Path) -> None:
+    if stored_only:
+        raise BadInput(
+            "--fresh with --stored: one runs everything again, the other nothing; give one of them"
+        )
+    if keep:
+        raise BadInput(
+            "--fresh with --keep: RESULTS has a line for each run, and none is replaced; remove what is to "
+            "go from it, then give --keep without --fresh"
+        )
+    if out.resolve() == results.resolve():
+        raise BadInput("--fresh with RESULTS as --out: what is there counts as run; choose another --out")
+
+
+def _stored(runs: Path, results: Path, out: Path, fresh: bool) -> Any:
+    """Find runs in OUT and RESULTS, or in OUT alone, where what was killed goes on."""
     from flameche.experiments.stored import Stored
 
-    return Stored([runs], [results, out])
+    return Stored([runs], [out], [results]) if fresh else Stored([runs], [results, out])
 
 
 def run_missing(
@@ -132,7 +166,10 @@ def run_missing(
     for remedy in without:
         log.print(f"left out: {remedy}", soft_wrap=True)
     if not todo:
-        log.print(f"{len(planned)} run{'s' * (len(planned) != 1)} wanted; nothing to run.")
+        here = f"; to run again what is in {lines.parent}, choose another --out" if stored.aside else ""
+        log.print(
+            f"{len(planned)} run{'s' * (len(planned) != 1)} wanted; nothing to run{here}.", soft_wrap=True
+        )
         return 0
     with SweepBar(todo, stored, device, len(planned)) as bar:
         try:
@@ -183,66 +220,6 @@ def _with_data(todo: Sequence[Any]) -> tuple[list[Any], list[str]]:
             except DataError as problem:
                 absent[info.name] = str(problem)
     return [run for run in todo if run.dataset not in absent], list(absent.values())
-
-
-def inventory(
-    entries: Sequence[Any], choice: Any, stored: Any, device: str, jobs: int
-) -> list[dict[str, Any]]:
-    """Tell of each table or figure which runs are there, which are missing, and how long these would take."""
-    from flameche.data import available
-    from flameche.experiments.guess import Clock
-    from flameche.experiments.sweep import default_jobs, missing, unique
-
-    absent = {info.name for info in available() if not info.found}
-    clock, rows = Clock(stored.lines(), device), []
-    for entry in entries:
-        planned = unique(entry.plan(choice))
-        todo = missing(planned, stored)
-        without = sum(run.dataset in absent for run in todo)
-        todo = [run for run in todo if run.dataset not in absent]
-        guesses = [clock.tell(run) for run in todo]
-        at_once = max(1, min(jobs or default_jobs(todo, device), len(todo)))
-        seconds = sum(guess.seconds for guess in guesses) / at_once
-        measured = entry.command and stored.document(entry.file) is not None
-        rows.append(
-            {
-                "name": entry.name,
-                "kind": entry.kind,
-                "title": entry.title,
-                "paper": entry.where,
-                "wants": entry.hardware,
-                "command": entry.command,
-                "runs": len(planned) or 1,
-                "there": len(planned) - len(todo) - without if planned else int(measured),
-                "missing": len(todo) if planned else int(not measured),
-                "no_data": without,
-                "seconds": round(seconds) if todo else None,
-                "guessed": sum(not guess.measured for guess in guesses),
-            }
-        )
-    return rows
-
-
-def print_inventory(rows: list[dict[str, Any]], device: str, as_json: bool) -> None:
-    """Print what there is of each table or figure."""
-    if as_json:
-        print_json(rows)
-        return
-    shown = []
-    for row in rows:
-        sure = ", a guess" if row["guessed"] else ""
-        time = "–" if row["seconds"] is None else f"{human_hours(row['seconds'])}{sure}"
-        what = {"name": row["name"], "title": row["title"], "paper": row["paper"]}
-        counts = {key.replace("_", " "): row[key] for key in ("runs", "there", "missing", "no_data")}
-        shown.append({**what, **counts, f"time, {device}": time, "wants": row["wants"]})
-    print_rows(shown, as_json=False)
-
-
-def human_hours(seconds: float) -> str:
-    """Write seconds, or days where there are many."""
-    from flameche.report.formats import human_seconds
-
-    return f"{seconds / 86_400:,.0f} days" if seconds > 2 * 86_400 else human_seconds(seconds)
 
 
 def _keep(entries: Sequence[Any], choice: Any, stored: Any, results: Path) -> None:

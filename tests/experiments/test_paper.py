@@ -96,7 +96,9 @@ def test_shares_hold_every_run_once_and_about_the_same_work(of):
 def test_every_stored_line_of_the_main_tables_is_found_again():
     lines, stored = Lines(ROOT / "results" / "main.jsonl").read(), Stored([], [ROOT / "results"])
     planned = [
-        run for name in (*MAIN, "readings") for run in ENTRIES[name].plan(Choice(seeds=tuple(range(10))))
+        run
+        for name in (*MAIN, "readings", "recipes")
+        for run in ENTRIES[name].plan(Choice(seeds=tuple(range(10))))
     ]
     found = {(run.hash, run.seed): run for run in planned}
     for line in lines:

@@ -6,8 +6,9 @@ from flameche.crypto.registry import SCHEMES
 from flameche.errors import ConfigError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
-from flameche.experiments.protection import packages, protection, protection_notes
+from flameche.experiments.protection import deferred_notes, packages, protection, protection_notes
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.protocol.ledger import Ledger
 
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
 
@@ -70,7 +71,9 @@ def test_sums_held_back_are_counted_and_told_and_counted_on_after_a_kill(method,
     whole, _ = run_experiment(experiment, 0, tmp_path / "whole")
     held, asked = whole["deferred"]["sums"], whole["deferred"]["of"]
     assert 0 < held <= asked
-    assert f"{held} of {asked} sums of {what} were held back by scheme.min_cluster = 3" in whole["notes"]
+    (note,) = (note for note in whole["notes"] if "held back" in note)
+    assert note.startswith(f"{held} of {asked} sums of {what} were held back by scheme.min_cluster = 3; ")
+    assert "scheme.min_cluster=1" in note and f"a single client's {what}" in note and "SECURITY.md" in note
 
     def stop(record):
         if record["round"] == 2:
@@ -80,6 +83,15 @@ def test_sums_held_back_are_counted_and_told_and_counted_on_after_a_kill(method,
         run_experiment(experiment, 0, tmp_path / "stopped", on_round=stop)
     again, _ = run_experiment(experiment, 0, tmp_path / "stopped")
     assert again["deferred"] == whole["deferred"] and again["notes"] == whole["notes"]
+
+
+def test_the_remedy_that_a_note_names_is_one():
+    bare = described(participation=0.5, min_cluster=1, kind="bfv")
+    assert cluster_experiment(bare, 0)["deferred"]["sums"] == 0
+    lone = Ledger(20)
+    lone.asked["model"], lone.held_back["model"] = 9, 2
+    (note,) = deferred_notes(described("oracle", updates="secagg", min_cluster=1), lone)
+    assert "scheme.min_cluster" not in note and "more clients" in note  # lowering what is 1 would not help
 
 
 def test_without_a_least_nothing_is_held_back_and_nothing_told():

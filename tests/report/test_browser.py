@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, find_browser
+from synthetic_runs import write_run
+
+from flameche.report import write_report
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here")
 
@@ -123,6 +126,31 @@ def test_nothing_hangs_over_the_edge(page: Browser, width: int) -> None:
     for fragment in ("overview", "r-flameche0a1b2c-0", "r-flameche0a1b2c-0-2", "overview"):
         goto(page, fragment)
         assert page.run(OVERFLOW) == [0, []], fragment
+
+
+def test_long_names_stay_in_their_cells_and_figures(page: Browser, whole_page: Path, tmp_path: Path) -> None:
+    for name in "abc":
+        folder = write_run(tmp_path / "runs", "flameche", 0, name=name)
+        keys = "\n".join(f'{key} = "{name}-of-several-readings"' for key in ("empty", "init", "m_step"))
+        (folder / "config.toml").write_text(f'name = "{name}"\n[method]\n{keys}\n')
+    named = write_report(tmp_path / "runs", tmp_path / "out")
+    heads = "[...document.querySelectorAll('main:not([hidden]) tr > :first-child')]"
+    texts = "[...document.querySelectorAll('figure svg text')]"
+    outside = (
+        "const b = t.getBoundingClientRect(), s = t.ownerSVGElement.getBoundingClientRect();"
+        " return b.left < s.left - 1 || b.right > s.right + 1 || b.top < s.top - 1 || b.bottom > s.bottom + 1"
+    )
+    try:
+        page.open(named)
+        assert page.run(f"{texts}.filter(t => t.textContent.includes('c-of-several-readings')).length") > 1
+        for width in WIDTHS:
+            page.size(width)
+            assert page.run(OVERFLOW) == [0, []]
+            wide = f"{heads}.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+            assert page.run(wide) == []
+            assert page.run(f"{texts}.filter(t => {{ {outside} }}).map(t => t.textContent)") == []
+    finally:
+        page.open(whole_page)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

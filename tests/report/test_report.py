@@ -19,11 +19,11 @@ from flameche.report import find_runs, summary_table, write_report
 from flameche.report.canvas import to_svg
 from flameche.report.details import LETTERS, MISSING, SCALE
 from flameche.report.figures import curves
-from flameche.report.formats import Cell, Column, Table, human_bytes, human_seconds, three_digits
+from flameche.report.formats import Cell, Column, Table, amount, human_bytes, human_seconds, three_digits
 from flameche.report.markup import show
 from flameche.report.matching import Clusters, match_clusters
 from flameche.report.overview import Matrix
-from flameche.report.tables import cost_table, group_series, mean_cell
+from flameche.report.tables import cost_table, group_series, mean_cell, seed_span
 
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_runs import write_network_run, write_run, write_runs
@@ -423,6 +423,13 @@ def test_seeds_without_a_value_are_counted_out_loud() -> None:
         (three_digits(0.00412), "0.00412"),
         (three_digits(0.0), "0.00"),
         (three_digits(4120.4), "4120"),
+        (amount(4120.4), "4,120"),
+        (amount(999.4), "999"),
+        (amount(0.00412), "0.00412"),
+        (seed_span([]), "no seeds"),
+        (seed_span([1]), "1 seed"),
+        (seed_span([5, 5]), "5 seeds"),
+        (seed_span([3, 1, 5]), "1 to 5 seeds"),
     ],
 )
 def test_units_are_human(shown: str, expected: str) -> None:
@@ -443,3 +450,4 @@ def test_small_differences_in_bytes_stay_visible() -> None:
     assert mean_cell([11.138], None, spread=False).text == "11.14"
     assert mean_cell([0.00412], None, spread=False).text == "0.00412"
     assert mean_cell([0.0], None, spread=False).text == "0.00"
+    assert mean_cell([447_649.76], None, spread=False).text == "447,650"

@@ -10,9 +10,10 @@ from flameche.experiments.paper.plan import Planned
 from flameche.experiments.paper.sets import SETS
 from flameche.experiments.stored import Line, trained
 
-# Seconds of a hundred rounds of training, guessed: one core, or a GPU shared by a few processes.
+# Seconds of a hundred rounds of training, guessed: one core, or a GPU shared by a few processes. On a core a
+# round of ResNet-18 takes 182 s with 500 samples a client (results/bench-train.md); 350 are trained on.
 TRAINING = {
-    "cpu": {"lenet5": 450.0, "resnet18": 300_000.0, "small-cnn": 60.0},
+    "cpu": {"lenet5": 450.0, "resnet18": 20_000.0, "small-cnn": 60.0},
     "cuda": {"lenet5": 50.0, "resnet18": 100.0, "small-cnn": 20.0},
 }
 CLUSTERING = {
@@ -47,7 +48,7 @@ class Clock:
     """What stored runs took on this kind of device."""
 
     def __init__(self, lines: Iterable[Line], device: str) -> None:
-        self.device = device
+        self.device, self.machines = device, set[str]()
         self._walls: dict[tuple[str, ...], list[float]] = {}
         for line in lines:
             on = "cpu" if str(line.get("device", "")).startswith("cpu") else "cuda"
@@ -55,6 +56,7 @@ class Clock:
             if on == device and wall and line.get("dataset") in SETS and line.get("method"):
                 whole = wall * 100 / rounds if trained(line) else wall
                 net = SETS[line["dataset"]].net
+                self.machines.add(line["device"])
                 for key in self._keys(line["dataset"], net, line["method"], trained(line)):
                     self._walls.setdefault(key, []).append(whole)
 

@@ -46,12 +46,20 @@ def deferred(ledger: Ledger) -> dict[str, int]:
 
 
 def deferred_notes(experiment: Experiment, ledger: Ledger) -> list[str]:
-    """Say how many sums were held back, of what and why."""
+    """Say how many sums were held back, of what, why, and what would help."""
     least = experiment.scheme.least
-    why = f"by scheme.min_cluster = {least}" if least > 1 else "because a sum over one client shows it"
     names = {"metadata": "metadata", "model": "model updates"}
     return [
-        f"{held} of {ledger.asked[what]} sums of {names[what]} were held back {why}"
+        f"{held} of {ledger.asked[what]} sums of {names[what]} were held back {_why(least, names[what])}"
         for what, held in ledger.held_back.items()
         if held
     ]
+
+
+def _why(least: int, what: str) -> str:
+    if least == 1:
+        return "because a sum over one client shows it; more clients a round would help"
+    return (
+        f"by scheme.min_cluster = {least}; more clients would help, or, where all parties agree, "
+        f"scheme.min_cluster=1, with which sums may show a single client's {what} (SECURITY.md)"
+    )

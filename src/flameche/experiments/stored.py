@@ -91,10 +91,15 @@ class Lines:
 
 
 class Stored:
-    """Where runs are looked for: run folders below `runs`, then lines in folders, those of the last first."""
+    """Where runs are looked for: run folders below `runs`, then lines in folders, those of the last first.
 
-    def __init__(self, runs: Sequence[Path] = (), folders: Sequence[Path] = ()) -> None:
-        self.runs, self.folders = list(runs), list(folders)
+    Lines in folders `aside` are no runs that are there: they tell how long runs take, remarks what is known.
+    """
+
+    def __init__(
+        self, runs: Sequence[Path] = (), folders: Sequence[Path] = (), aside: Sequence[Path] = ()
+    ) -> None:
+        self.runs, self.folders, self.aside = list(runs), list(folders), list(aside)
         self._lines: dict[tuple[str, int], list[Line]] = {}
         for file in (file for folder in folders for file in sorted(folder.glob("*.jsonl"))):
             for line in Lines(file).read():
@@ -126,8 +131,10 @@ class Stored:
         return None
 
     def lines(self) -> Iterable[Line]:
-        """Go through all lines."""
-        return (line for lines in self._lines.values() for line in lines)
+        """Go through all lines, those aside too."""
+        yield from (line for lines in self._lines.values() for line in lines)
+        for folder in self.aside:
+            yield from Stored([], [folder]).lines()
 
 
 def trained(line: Line) -> bool:

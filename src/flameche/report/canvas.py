@@ -7,12 +7,14 @@ into the page's own colours, light or dark.
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import wraps
 from html import escape
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,6 +26,9 @@ T = TypeVar("T")
 
 INK, PAPER, UNSEEN = "#22262b", "#fffffe", "#9a9a9a"
 WIDTH = 4.8  # inches, for every figure
+# Of a legend: letters that fit into this width, as many of them as a handle takes; inches of an entry, and of
+# each further line in it; entries below each other for which figures have room.
+LETTERS, HANDLE, ENTRY, LINE, USUAL = 58, 6, 0.22, 0.18, 3
 
 # Searched so that no two look alike, by full sight or without red, green or blue cones, and that all hold on
 # white and on black (tests/report/test_looks.py). FLAMECHE has the warmest.
@@ -82,7 +87,7 @@ _STYLE: dict[str, Any] = {
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "legend.frameon": False,
-    "legend.handlelength": 1.6,
+    "legend.handlelength": 2.2,
     "legend.columnspacing": 1.2,
     "legend.handletextpad": 0.5,
     "legend.borderaxespad": 0.2,
@@ -191,19 +196,25 @@ def bare(axes: Axes) -> None:
 
 def dot(colour: str, marker: str, label: str) -> Line2D:
     """A legend entry for points."""
-    return Line2D(
-        [], [], color=colour, marker=marker, linestyle="none", markersize=6, label=short_label(label)
-    )
+    return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, label=label)
 
 
 def legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
-    """Above the axes, in as many columns as the labels allow."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    columns = max(1, min(len(handles), 58 // (longest + 5)))
-    figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
+    """Above the axes, in as many columns as the labels allow; a long label goes on below, none is cut.
+
+    The figure grows by what the legend takes beyond a usual one.
+    """
+    room = round(LETTERS * figure.get_figwidth() / WIDTH)
+    labels = [folded(str(handle.get_label()), room - HANDLE) for handle in handles]
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
+    columns = max(1, min(len(handles), room // (longest + HANDLE)))
+    heights = [ENTRY + LINE * label.count("\n") for label in labels]
+    tallest = max((sum(column) for column in np.array_split(heights, columns)), default=0.0)
+    figure.set_figheight(figure.get_figheight() + max(0.0, tallest - USUAL * ENTRY))
+    figure.legend(handles=list(handles), labels=labels, loc="outside upper left", ncols=columns)
 
 
-def short_label(text: str) -> str:
-    """Short, and never starting with the underscore by which matplotlib hides a label."""
-    text = text if len(text) <= 44 else text[:43] + "…"
+def folded(text: str, letters: int) -> str:
+    """In lines of so many letters, never starting with the underscore by which matplotlib hides a label."""
+    text = "\n".join(textwrap.wrap(text, letters)) or " "
     return f" {text}" if text.startswith("_") else text

@@ -26,17 +26,18 @@ from flameche.report.canvas import (
     UNSEEN,
     bare,
     dot,
+    folded,
     legend,
     method_colour,
     new_axes,
     rounds_axis,
-    short_label,
     styled,
 )
 from flameche.report.matching import Clusters
 from flameche.report.runs import Run
 from flameche.report.tables import Series, summary_of
 
+SIDE = 20  # letters of a group's name beside an axis, before it goes on below
 MOST_CLIENTS = 200  # rows of the assignment raster that can still be told apart
 
 
@@ -45,28 +46,26 @@ def curves(series: Sequence[Series], what: Literal["accuracy", "ari"]) -> Figure
     """Accuracy or ARI over rounds: the mean of the seeds, and a band from the lowest to the highest."""
     figure, axes = new_axes(3.2)
     handles: list[Line2D] = []
-    seen: dict[str, int] = {}
+    taken: dict[str, list[str]] = {}
     for one in series:
         x, values = _over_rounds(one, what)
         if not len(x):
             continue
         method = one.first.method
-        colour, turn = method_colour(method), seen.get(method, 0)
-        seen[method] = turn + 1
+        colour, dash = method_colour(method), _dash(one, taken.setdefault(method, []))
         low, high, mean = np.nanmin(values, axis=0), np.nanmax(values, axis=0), np.nanmean(values, axis=0)
-        dash = "--" if method == "oracle" and not turn else DASHES[turn % len(DASHES)]
         front = 4 if method == "flameche" else 3
         if len(values) > 1:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, zorder=front - 2)
         (line,) = axes.plot(
             x, mean, dash, color=colour, linewidth=2.2 if method == "flameche" else 1.6,
             marker="o" if len(x) < 4 else "", markersize=4, zorder=front,
-            label=short_label(_with_scheme(one, series)),
+            label=_with_scheme(one, series),
         )  # fmt: skip
         handles.append(line)
     if not handles:
         return None
-    axes.set_ylabel("accuracy (%)" if what == "accuracy" else "ARI (1 = the true groups)")
+    axes.set_ylabel("accuracy (%)" if what == "accuracy" else "ARI (1 = perfect)")
     if what == "ari":
         axes.set_ylim(min(-0.03, axes.get_ylim()[0]), 1.03)
     rounds_axis(axes)
@@ -142,7 +141,7 @@ def confusion(clusters: Clusters) -> Figure | None:
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xticks(range(len(columns)), ["not seen" if c < 0 else str(c) for c in columns])
-    axes.set_yticks(range(len(names)), [short_label(name) for name in names])
+    axes.set_yticks(range(len(names)), [folded(name, SIDE) for name in names])
     axes.set_xlabel("found cluster (clients in each cell)")
     axes.set_ylabel("true group")
     bare(axes)
@@ -204,7 +203,9 @@ def raster(run: Run, clusters: Clusters) -> Figure | None:
     ends = np.cumsum(members)
     for end in ends[:-1]:
         axes.axhline(float(end) - 0.5, color=INK, linewidth=0.9)
-    axes.set_yticks((ends - members / 2 - 0.5).tolist(), [short_label(name) for name in clusters.group_names])
+    axes.set_yticks(
+        (ends - members / 2 - 0.5).tolist(), [folded(name, SIDE) for name in clusters.group_names]
+    )
     axes.tick_params(axis="y", length=0)
     axes.set_ylabel("clients, by true group" if clusters.known else "clients")
     rounds_axis(axes)
@@ -240,7 +241,8 @@ def client_accuracy(clusters: Clusters) -> Figure | None:
         )  # fmt: skip
         mean = float(accuracy[mine].mean())
         axes.plot([index - 0.36, index + 0.36], [mean, mean], color=INK, linewidth=1.4, zorder=4)
-    axes.set_xticks(range(len(clusters.group_names)), [short_label(name) for name in clusters.group_names])
+    below = max(6, 48 // len(clusters.group_names))  # letters between two ticks
+    axes.set_xticks(range(len(clusters.group_names)), [folded(name, below) for name in clusters.group_names])
     axes.set_xlim(-0.6, len(clusters.group_names) - 0.4)
     low, high = axes.get_ylim()
     room = max(0.0, 5 - (high - low)) / 2  # never magnify differences below a few percent
@@ -298,6 +300,15 @@ def _over_rounds(series: Series, what: Literal["accuracy", "ari"]) -> tuple[NDAr
     x = sorted({at for line in lines for at in line})
     lines = [line for line in lines if line]
     return np.array(x), np.array([[line.get(at, math.nan) for at in x] for line in lines])
+
+
+def _dash(one: Series, taken: list[str]) -> str:
+    """Dashes that no other line of the method has, while some are left; robust mode's are the same always."""
+    dashed = one.first.method == "oracle" or "robust mode" in one.name
+    order = DASHES[1:] + DASHES[:1] if dashed else (DASHES[0], *DASHES[2:], DASHES[1])
+    free = [dash for dash in order if dash not in taken]
+    taken.append(free[0] if free else order[len(taken) % len(order)])
+    return taken[-1]
 
 
 def _with_scheme(one: Series, series: Sequence[Series]) -> str:

@@ -122,6 +122,11 @@ def human_seconds(amount: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def amount(value: float) -> str:
+    """Three significant digits, or whole numbers with their thousands apart: 0.00412, 412, 4,120."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else three_digits(value)
+
+
 def three_digits(amount: float) -> str:
     """Three significant digits without exponents: 0.00412, 4.12, 41.2, 412, 4120."""
     if 0 < abs(amount) < 0.9995:

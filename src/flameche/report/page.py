@@ -17,14 +17,14 @@ from flameche.experiments.paper.sets import SETTINGS as PAPER_SETTINGS
 from flameche.experiments.stored import Stored
 from flameche.report import beside, figures
 from flameche.report.details import Details
-from flameche.report.formats import ABSENT, Cell, Column, Table, three_digits
+from flameche.report.formats import ABSENT, Cell, Column, Table, amount
 from flameche.report.lines import MAIN, folder_runs, stored_runs
 from flameche.report.markup import show
 from flameche.report.overview import Matrix, Pair, ordered, tiles, title
 from flameche.report.runs import Run, Summary
 from flameche.report.shelf import Picture, Shelf
 from flameche.report.significance import JUDGED
-from flameche.report.tables import cost_table, group_series, mean_cell, summary_of, summary_table
+from flameche.report.tables import cost_table, group_series, mean_cell, seed_span, summary_of, summary_table
 
 # Above this many runs only the lowest seed of each configuration has figures of its own in files.
 MOST_DRAWN = 60
@@ -121,6 +121,7 @@ class Writer:
             data=Markup(details.json()),
             tiles=tiles(finished, matrix, judged) if finished else [],
             matrix=matrix.html(places) if compared else None,
+            seeds=seed_span(len(one.runs) for one in matrix.series),
             paper=sections,
             judged=JUDGED,
             settings=[self._setting(pair, places[pair]) for pair in self.pairs],
@@ -200,8 +201,8 @@ class Writer:
 
 
 def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...]:
-    def amount(value: float) -> Cell:
-        return Cell(ABSENT) if value != value else Cell(three_digits(value), value)
+    def cell(value: float) -> Cell:
+        return Cell(ABSENT) if value != value else Cell(amount(value), value)
 
     return (
         Cell(name),
@@ -211,9 +212,9 @@ def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...
         mean_cell([100 * summary.accuracy], 2),
         mean_cell([summary.ari], 2),
         mean_cell([summary.dbi], 2),
-        amount(summary.bytes_up / 1e6),
-        amount(summary.bytes_down / 1e6),
-        amount(summary.wall_s),
+        cell(summary.bytes_up / 1e6),
+        cell(summary.bytes_down / 1e6),
+        cell(summary.wall_s),
         Cell(summary.scheme),
         *([Cell(run.table or "–")] if tabled else []),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flameche.report.formats import ABSENT, Cell, Column, Table, three_digits
+from flameche.report.formats import ABSENT, Cell, Column, Table, amount, three_digits
 from flameche.report.runs import Run, Summary
 
 
@@ -151,12 +151,21 @@ def cost_table(runs: Iterable[Run]) -> Table:
     return Table(columns, tuple(rows))
 
 
+def seed_span(counts: Iterable[int]) -> str:
+    """Say of how many seeds means are: the same number everywhere, or from how many to how many."""
+    known = sorted(set(counts))
+    if not known:
+        return "no seeds"
+    low, high = known[0], known[-1]
+    return f"{high} seed{'s' * (high != 1)}" if low == high else f"{low} to {high} seeds"
+
+
 def mean_cell(
     values: Sequence[float], digits: int | None, *, spread: bool = True, bold: bool = False
 ) -> Cell:
     """Mean ± sd (n - 1) over the seeds that have the value; says so when some do not.
 
-    `digits` after the point; None means two, or three significant ones below 1.
+    `digits` after the point; None means two, three significant ones below 1, and none above 1,000.
     """
     present = [value for value in values if not math.isnan(value)]
     if not present:
@@ -174,6 +183,8 @@ def mean_cell(
 
 
 def _decimals(value: float, digits: int | None) -> str:
+    if digits is None and abs(value) >= 999.5:
+        return amount(value)
     if digits is None:
         return three_digits(value) if 0 < abs(value) < 0.995 else f"{value:.2f}"
     return f"{round(value, digits) + 0.0:.{digits}f}"  # no -0.00

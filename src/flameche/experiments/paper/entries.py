@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flameche.experiments.paper.plan import Choice, Planned, Row
@@ -53,6 +53,11 @@ class Entry:
             words = (f"data.heterogeneity={setting}", *row.overrides, *choice.changes)
             planned.append(Planned(dataset, setting, name, seed, words, row.training))
         return planned
+
+    def altered(self, choice: Choice) -> bool:
+        """Tell whether the choice's changes make any run another than the paper's."""
+        own = self.plan(replace(choice, changes=()))
+        return any(run.hash != was.hash for run, was in zip(self.plan(choice), own, strict=True))
 
     @property
     def row_names(self) -> set[str]:

@@ -24,7 +24,7 @@ TITLES = {
     "kfed": "K-Fed (m)",
     "pacfl": "PACFL (m)",
 }
-GPU = "one GPU"  # LeNet-5's sets take hours on a CPU, ResNet-18's months
+GPU = "one GPU"  # LeNet-5's sets take hours on two cores, ResNet-18's weeks
 CPU = "a CPU"  # features of ResNet-18 take minutes a seed there, seconds on a GPU
 BENCH = "an idle CPU"
 KS = range(2, 9)
@@ -56,7 +56,7 @@ EXTRACTORS = {
     "random-uniform": "Uniform",
     "mean": "Mean",
     "mean-pca-local": "Mean + PCA",
-    "subspace": "PACFL",
+    "subspace": "Subspaces (PACFL)",
 }
 METADATA = {
     kind: Row(title, (*PAPER_MODE, f"metadata.kind={kind}"), training=False)
@@ -108,15 +108,21 @@ READINGS = {
         f"{kind}-epoch": Row(f"{TITLES[kind]}: one local epoch", _method(kind, "training.epochs=1"))
         for kind in ("oracle", "fedavg", "kfed", "stocfl")
     },
+    **{
+        f"{kind}-drop": Row(f"{TITLES[kind]}: full batches only", _method(kind, "training.drop_last=true"))
+        for kind in ("oracle", "fedavg", "fedgroup")
+    },
 }
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
     **{
-        f"{kind}-{name}": Row(f"{TITLES[kind]}: {title}", _method(kind, change))
+        f"{kind}-{name}": Row(f"{TITLES[kind]}: {title}", _method(kind, *changes))
         for kind in ("oracle", "fedavg")
-        for name, title, change in (
+        for name, title, *changes in (
             ("augment", "flips and shifts", "training.augment=true"),
             ("whole", "nothing held out", "data.holdout=0"),
+            ("augment-whole", "flips, shifts, nothing held out", "training.augment=true", "data.holdout=0"),
+            ("first-bn", "one client's BatchNorm statistics", "training.bn_buffers=first"),
             ("local-bn", "own BatchNorm statistics", "training.bn_buffers=local"),
         )
     },

@@ -50,7 +50,7 @@ SETS: Mapping[str, ImageSet] = {
         "digits",
         "small-cnn",
         32,
-        note="digits is not in the paper: it is for trying, with 20 clients and 15 rounds.",
+        note="digits is not in the paper: it is for trying.",
     ),
 }
 PAPER_SETS = ("mnist", "fashion-mnist", "cifar10", "tissuemnist", "mednist28", "pathmnist")

@@ -15,18 +15,18 @@ from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
 CLUSTERED = (
-    "Paper mode, clustered without training: 100 clients in 4 groups, 100 rounds, 20% of the clients in "
-    "each. ARI: of the assignments after the last round; DBI: lower is better."
+    "Paper mode, clustered without training. ARI: of the assignments after the last round; DBI: lower is "
+    "better."
 )
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
-    "network's features; mean: of images; PCA: each client's own.",
+    "network's features; mean: of images; PCA: each client's own; subspaces: of each client's images.",
     "m-step": "Mean ± sd over three settings and the seeds; the paper's are of one run, of a setting that "
     "it does not name, and have no spread to compare with.",
     "ckks": "Mean ± sd over three settings and the seeds; the leakage guard is off. BFV's sums are exact.",
     "recluster": "Mean ± sd over the seeds.",
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
-    "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there. 100 rounds.",
+    "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
     "readings": "Where the published methods leave a choice: the other one, in seed 0, below the one taken.",
     "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken.",
 }
@@ -66,5 +66,5 @@ def _drawn(
 ) -> Drawn:
     about = CLUSTERED if all(not run.training for run in sheet.planned) else ""
     pooled = full.rows[0][1].text == "all" if full.rows else False
-    lead = sentences([about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
+    lead = sentences([sheet.scale(), about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
     return Drawn(entry.name, entry.title, lead, tables, full, remarks=remarks, runs=sheet.counted)

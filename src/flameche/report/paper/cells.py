@@ -51,7 +51,13 @@ class Sheet:
     @property
     def counted(self) -> tuple[int, int]:
         """How many runs are there, and how many are wanted."""
-        return sum(line is not None for line in self.lines), len(self.lines)
+        there = {(run.hash, run.seed): line is not None for run, line in self._each_once()}
+        return sum(there.values()), len(there)
+
+    def _each_once(self) -> Iterable[tuple[Planned, Line | None]]:
+        """A clustering is part of the same run with training, which comes last and so counts."""
+        pairs = zip(self.planned, self.lines, strict=True)
+        return sorted(pairs, key=lambda pair: pair[0].training)
 
     def title(self, row: str) -> str:
         """A row's title."""
@@ -93,13 +99,24 @@ class Sheet:
         }
         return f"Cells are of {min(counts)} to {max(counts)} runs (see the CSV)." if len(counts) > 1 else ""
 
+    def scale(self) -> str:
+        """Say how many clients, groups, rounds and participants there are, set by set where they differ."""
+        told: dict[str, dict[str, None]] = {}
+        for run in self.planned:
+            how = run.experiment
+            counts = ((how.data.clients, "client"), (how.data.group_count, "group"), (how.rounds, "round"))
+            clients, groups, rounds = (f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+            share = f"{100 * how.participation:.3g}% of the clients in each"
+            told.setdefault(f"{clients} in {groups}, {rounds}, {share}", {})[SETS[run.dataset].title] = None
+        if len(told) == 1:
+            return f"{next(iter(told))}."
+        return "; ".join(f"{', '.join(sets)}: {text}" for text, sets in told.items()) + "." * bool(told)
+
     def notes(self) -> list[str]:
-        """What a reader must know of the sets that are shown, and of what was changed."""
+        """What a reader must know of the sets that are shown."""
         told = [SETS[name].note for name in self.datasets if SETS[name].note]
         if "tissuemnist" in self.datasets and self.get("tissuemnist"):
             told = [note for note in told if not note.startswith("TissueMNIST")]
-        if self.choice.changes:
-            told.append(f"Changed for every run: {', '.join(self.choice.changes)}.")
         return told
 
 

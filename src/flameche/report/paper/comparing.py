@@ -61,7 +61,7 @@ class Remark:
 
 def read_remarks(stored: Stored) -> list[Remark]:
     """Read the remarks beside stored runs."""
-    files = [folder / "remarks.toml" for folder in stored.folders]
+    files = [folder / "remarks.toml" for folder in (*stored.folders, *stored.aside)]
     return [remark for file in files if file.exists() for remark in _read(file)]
 
 

@@ -9,7 +9,7 @@ from flameche.experiments.paper import Choice, Entry
 from flameche.experiments.paper.published import printed
 from flameche.experiments.stored import Stored
 from flameche.methods import METHODS
-from flameche.report.formats import ABSENT, Cell, Column, Table, three_digits
+from flameche.report.formats import ABSENT, Cell, Column, Table, amount
 from flameche.report.paper.cells import NOT_RUN
 from flameche.report.paper.drawn import Drawn, sentences
 
@@ -165,25 +165,21 @@ def _milliseconds(row: Mapping[str, Any] | None, key: str) -> Cell:
         return Cell(NOT_RUN)
     secagg = {"seal_ms": "client_ms", "sum_ms": "server_ms"}
     value = row.get(key) or row.get(secagg.get(key, ""))
-    return Cell(ABSENT) if value is None else Cell(_digits(value["cpu"]), value["cpu"])
+    return Cell(ABSENT) if value is None else Cell(amount(value["cpu"]), value["cpu"])
 
 
 def _printed(table: str, d: int, scheme: str, key: str, digits: int | None = None) -> Cell:
     theirs = printed(table, str(d), "all", scheme, key) if scheme else None
     if theirs is None:
         return Cell(ABSENT)
-    return Cell(_digits(theirs.mean) if digits is None else f"{theirs.mean:.{digits}f}", theirs.mean)
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else three_digits(value)
+    return Cell(amount(theirs.mean) if digits is None else f"{theirs.mean:.{digits}f}", theirs.mean)
 
 
 def _cost(row: Mapping[str, Any] | None, key: str) -> Cell:
     if row is None:
         return Cell(NOT_RUN)
     value = row[key] + (row["once_ms"] if key == "client_ms" else 0.0)
-    return Cell(ABSENT) if value <= NOTHING else Cell(_digits(value), value)
+    return Cell(ABSENT) if value <= NOTHING else Cell(amount(value), value)
 
 
 def _power(growth: Mapping[str, Any] | None, by: str, key: str) -> Cell:

@@ -34,7 +34,9 @@ def draw_curves(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """Accuracy per round, the mean of the seeds."""
     sheet = Sheet.of(entry, choice, stored)
     table = grid(sheet, "missing", ("ari", "accuracy"), sheet.settings[0] if sheet.settings else None)
-    lead = sentences([LEADS["missing"], "The paper has the curves as a picture only.", *sheet.notes()])
+    lead = sentences(
+        [sheet.scale(), LEADS["missing"], "The paper has the curves as a picture only.", *sheet.notes()]
+    )
     return Drawn(
         entry.name,
         entry.title,
@@ -100,10 +102,10 @@ def draw_dbi(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     lead = (
         "Paper mode with K from 2 to 8: Davies-Bouldin index (lower is better) and ARI of clusterings "
         "without training, means over the seeds; accuracy after training, seed 0 unless more were run. "
-        "There are 4 groups. The paper has this as a picture only."
+        "The paper has this as a picture only."
     )
     known = [panel for panel in panels if any(clustered for clustered, _ in panel[1])]
-    told = sentences([lead, _agreement(known), *sheet.notes()])
+    told = sentences([sheet.scale(), lead, _agreement(known), *sheet.notes()])
     figure = dbi_figure(known) if known else None
     return Drawn(entry.name, entry.title, told, [("", table)], table, figure, runs=sheet.counted)
 
@@ -152,7 +154,7 @@ def dbi_figure(panels: Sequence[Panel]) -> Figure:
                 x, y = zip(*known, strict=True)
                 where.plot(x, y, dash, color=colour, marker=marker, markersize=3, linewidth=1.2)
         axes.set_title(title, fontsize=8.6, loc="left")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.dataLim.y1 if points and axes.lines else None)
         other.set_ylim(-0.03, 1.05)
         other.spines["right"].set_visible(True)
         axes.tick_params(labelsize=7.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from flameche.errors import BadInput
 from flameche.report.canvas import to_pdf, to_svg
-from flameche.report.formats import Table
+from flameche.report.formats import Column, Table
 
 
 @dataclass
@@ -26,10 +26,11 @@ class Drawn:
     figure: Figure | None = None
     remarks: list[str] = field(default_factory=list)
     runs: tuple[int, int] = (0, 0)  # there, wanted
+    changes: tuple[str, ...] = ()  # that make its runs others than the paper's
 
     def markdown(self) -> str:
         """Write the page."""
-        parts = [f"# {self.title}", self.lead]
+        parts = [f"# {self.title}", *([self._changed()] if self.changes else []), self.lead]
         if self.figure is not None:
             parts.append(f"![{self.title}]({self.name}.svg)")
         for heading, table in self.tables:
@@ -39,7 +40,10 @@ class Drawn:
 
     def tex(self) -> str:
         """Write all tables, each under a comment that names it."""
-        return "\n".join(f"% {heading or self.title}\n{table.tex()}" for heading, table in self.tables)
+        above = f"% {self._changed()}\n" if self.changes else ""
+        return above + "\n".join(
+            f"% {heading or self.title}\n{table.tex()}" for heading, table in self.tables
+        )
 
     def told(self) -> dict[str, Any]:
         """Tell it in JSON: the data, row by row."""
@@ -51,7 +55,25 @@ class Drawn:
             }
             for row in self.data.rows
         ]
-        return {"title": self.title, "there": self.runs[0], "wanted": self.runs[1], "rows": rows}
+        about = {"title": self.title, "there": self.runs[0], "wanted": self.runs[1], "rows": rows}
+        return {**about, "changes": list(self.changes)} if self.changes else about
+
+    def _changed(self) -> str:
+        words = ", ".join(f"`{word}`" for word in self.changes)
+        return f"Changed by {words}: these are not the paper's runs, whose values are for reference only."
+
+
+def unjudged(drawn: Drawn, changes: Sequence[str]) -> Drawn:
+    """Have it say what was changed, and the paper's values stand beside it without a verdict."""
+
+    def column(own: Column) -> Column:
+        return replace(own, title="paper, for reference") if own.title == "paper" else own
+
+    tables = [
+        (heading, replace(table, columns=tuple(map(column, table.columns))))
+        for heading, table in drawn.tables
+    ]
+    return replace(drawn, tables=tables, remarks=[], changes=tuple(changes))
 
 
 def write(drawn: Drawn, out: Path) -> list[Path]:

@@ -11,9 +11,8 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import in_full, paper_cell
 
 LEAD = (
-    "100 clients in 4 groups, 100 rounds, 20% of the clients in each; mean ± sd (n - 1) over the seeds that "
-    "were run. ARI: of the assignments after the last round. Beside ours the paper's, over five seeds. "
-    "(s) server-side, (c) client-side, (m) by metadata."
+    "Mean ± sd (n - 1) over the seeds that were run. ARI: of the assignments after the last round. Beside "
+    "ours the paper's, over five seeds. (s) server-side, (c) client-side, (m) by metadata."
 )
 POOLED = (
     "Accuracy in %, pooled over the three settings and the seeds: mean ± sd. Bold: the best but Oracle. "
@@ -31,7 +30,7 @@ def draw_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     return Drawn(
         entry.name,
         entry.title,
-        sentences([LEAD, *sheet.notes()]),
+        sentences([sheet.scale(), LEAD, sheet.sizes(False), *sheet.notes()]),
         tables,
         in_full(sheet, "", ("ari", "accuracy")),
         remarks=remarks_on(found, read_remarks(stored)),
@@ -65,7 +64,7 @@ def draw_pooled(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     return Drawn(
         entry.name,
         entry.title,
-        sentences([POOLED, partly, *sheet.notes()]),
+        sentences([sheet.scale(), POOLED, sheet.sizes(True), partly, *sheet.notes()]),
         [("", Table(tuple(columns), tuple(rows)))],
         in_full(sheet, "", ("accuracy",)),
         remarks=remarks_on(found, read_remarks(stored)),
@@ -114,13 +113,14 @@ def beside(sheet: Sheet, dataset: str) -> Table:
 
 
 def _best(sheet: Sheet, dataset: str) -> str:
-    """The row of the best accuracy but Oracle's; none if nothing was run, or not all of a row was."""
+    """The row of the best accuracy but Oracle's, of those run in full; none where that is one alone."""
     means = {
         row: mean(sheet.get(dataset, row), percent)
         for row in sheet.rows
         if row != "oracle" and not sheet.lacking(dataset, row)
     }
-    return max((row for row in means if means[row] is not None), key=lambda r: means[r] or 0.0, default="")
+    known = {row: value for row, value in means.items() if value is not None}
+    return max(known, key=lambda row: known[row]) if len(known) > 1 else ""
 
 
 def _megabytes(lines: list[Line], key: str) -> Cell:

@@ -11,6 +11,7 @@ from flameche.experiments.paper import Choice, entry_named
 from flameche.experiments.paper.sets import SETS
 from flameche.experiments.stored import Line, Stored
 from flameche.report.paper.cells import NOT_RUN, Sheet, ari, mean, percent
+from flameche.report.tables import seed_span
 
 SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE robust"}
 
@@ -35,7 +36,7 @@ def methods_block(stored: Stored) -> str:
         if (cell := sheet.get(dataset, row, setting))
     ]
     without = [SETS[name].title for name in sheet.datasets if name not in run]
-    told = f"Means over {_span(seeds)}." + (f" Not run: {', '.join(without)}." if without else "")
+    told = f"Means over {seed_span(seeds)}." + (f" Not run: {', '.join(without)}." if without else "")
     return "\n".join([*lines, "", told])
 
 
@@ -44,13 +45,6 @@ def _cell(lines: list[Line]) -> str:
     if accuracy is None:
         return NOT_RUN
     return f"{'–' if score is None else f'{round(score, 2) + 0.0:.2f}'} · {accuracy:.1f}"
-
-
-def _span(seeds: list[int]) -> str:
-    if not seeds:
-        return "no seeds"
-    low, high = min(seeds), max(seeds)
-    return f"{high} seed{'s' if high > 1 else ''}" if low == high else f"{low} to {high} seeds"
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from flameche.experiments.stored import Stored
 from flameche.report.paper.ablations import draw_by_setting, draw_over_settings
 from flameche.report.paper.costs import draw_communication, draw_complexity, draw_crypto_time
 from flameche.report.paper.curves import draw_curves, draw_dbi
-from flameche.report.paper.drawn import Drawn
+from flameche.report.paper.drawn import Drawn, unjudged
 from flameche.report.paper.main import draw_pooled, draw_setting
 from flameche.report.paper.ranks import draw_ranks
 from flameche.report.paper.trilemma import draw_trilemma
@@ -37,5 +37,6 @@ DRAW: dict[str, Callable[[Entry, Choice, Stored], Drawn]] = {
 
 
 def render(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
-    """Draw a table or figure from what is stored."""
-    return DRAW[entry.name](entry, choice, stored)
+    """Draw a table or figure from what is stored; runs that were changed are not judged by the paper's."""
+    drawn = DRAW[entry.name](entry, choice, stored)
+    return unjudged(drawn, choice.changes) if entry.altered(choice) else drawn

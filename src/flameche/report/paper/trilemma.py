@@ -12,7 +12,7 @@ from flameche.experiments.paper import Choice, Entry
 from flameche.experiments.stored import Stored
 from flameche.methods import METHODS
 from flameche.report.canvas import INK, WIDTH, method_colour, styled
-from flameche.report.formats import ABSENT, Cell, Column, Table, human_seconds, three_digits
+from flameche.report.formats import ABSENT, Cell, Column, Table, amount, human_seconds
 from flameche.report.paper.cells import NOT_RUN
 from flameche.report.paper.costs import COMPARED, at_base
 from flameche.report.paper.drawn import Drawn
@@ -103,7 +103,7 @@ def trilemma_figure(places: Sequence[Place]) -> Figure:
     names = ("computation", "communication", "privacy")
     across = 4
     down = -(-len(places) // across)
-    figure = Figure(figsize=(WIDTH * 1.6, 2.1 * down), layout="constrained")
+    figure = Figure(figsize=(WIDTH * 1.6, 1.75 * down), layout="constrained")
     for place, (method, score) in enumerate(zip(places, scores(places), strict=True)):
         axes = figure.add_subplot(down, across, place + 1)
         for ring in (0.5, 1.0):
@@ -131,4 +131,4 @@ def _corners(angles: Sequence[float], radii: Sequence[float]) -> tuple[list[floa
 
 
 def _kilobytes(value: float) -> str:
-    return ABSENT if value == 0 else three_digits(value)
+    return ABSENT if value == 0 else amount(value)
