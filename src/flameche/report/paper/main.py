@@ -5,6 +5,7 @@ from __future__ import annotations
 from flameche.experiments.paper import Choice, Entry
 from flameche.experiments.stored import Line, Stored
 from flameche.report.formats import ABSENT, Cell, Column, Table
+from flameche.report.paper import bound
 from flameche.report.paper.cells import MEASURES, NOT_RUN, Sheet, ari, cell, mean, percent
 from flameche.report.paper.comparing import differences, read_remarks, remarks_on
 from flameche.report.paper.drawn import Drawn, sentences
@@ -56,6 +57,7 @@ def draw_pooled(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
             cells.append(paper_cell("accuracy", dataset, "all", row, "accuracy"))
         rows.append(tuple(cells))
     partly = r"\*: not all settings were run, so that it is not to be compared." if partial else ""
+    against = bound.beside_oracle(sheet)
     found = [
         one
         for one in differences(sheet, ("accuracy",), pooled=True)
@@ -65,7 +67,7 @@ def draw_pooled(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
         entry.name,
         entry.title,
         sentences([sheet.scale(), POOLED, sheet.sizes(True), partly, *sheet.notes()]),
-        [("", Table(tuple(columns), tuple(rows)))],
+        [("", Table(tuple(columns), tuple(rows))), *([(bound.TITLE, against)] if against else [])],
         in_full(sheet, "", ("accuracy",)),
         remarks=remarks_on(found, read_remarks(stored)),
         runs=sheet.counted,
