@@ -37,8 +37,8 @@ def _usage(error: Any) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
     text = " ".join(error.format_message().split()).rstrip(".")
-    command = "flameche" if error.ctx is None else error.ctx.command_path
-    return f"{text[:1].lower()}{text[1:]} (see `{command} --help`)"
+    where = "" if error.ctx is None else f" (see `{error.ctx.command_path} --help`)"
+    return f"{text[:1].lower()}{text[1:]}{where}"
 
 
 def _end(code: int, text: str) -> NoReturn:

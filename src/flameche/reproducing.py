@@ -126,9 +126,12 @@ def _words(text: str) -> tuple[str, ...]:
 def _with_runs(entries: Sequence[Any], choice: Any) -> list[Any]:
     """Leave out what has no runs of the sets, settings and methods that are wanted."""
     kept = [entry for entry in entries if not entry.rows or entry.plan(choice)]
+    lacking = ", ".join(entry.name for entry in entries if entry not in kept)
+    why = f"{lacking}: no runs are of these --datasets, --settings and --methods; see --list"
     if not kept:
-        names = ", ".join(entry.name for entry in entries)
-        raise BadInput(f"{names}: no runs are of these --datasets, --settings and --methods; see --list")
+        raise BadInput(why)
+    if lacking:
+        log.print(f"left out: {why}", soft_wrap=True)
     return kept
 
 

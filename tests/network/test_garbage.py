@@ -256,7 +256,7 @@ def test_the_first_to_come_does_not_decide_how_metadata_look(nodes):
         return Parcel({**reply.head, "blocks": [9, 9]}) if number == 1 and "blocks" in reply.head else reply
 
     transport.nodes, transport.twist = nodes_now, odd
-    server = coordinator(own, transport, patience=0.05)
+    server = coordinator(own, transport, patience=0.9)
     try:
         records = server.run()
     finally:

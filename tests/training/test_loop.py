@@ -9,7 +9,7 @@ from flameche.training.augment import flip_and_crop
 from flameche.training.device import prepare_torch
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import read_module, write_module
-from flameche.training.trainer import TrainingPlan, batches
+from flameche.training.trainer import TrainingPlan, batches, ends
 from tests.conftest import tiny_federation
 
 
@@ -37,6 +37,15 @@ def test_a_lone_last_sample_joins_the_batch_before_it():
 
 def test_a_client_smaller_than_a_batch_takes_one_step_an_epoch():
     assert [len(s) for s in batches(3, TrainingPlan(epochs=2, batch=8), 0, 1, 0)] == [3, 3]
+
+
+def test_without_dropping_edges_are_as_they_always_were():
+    """Of stored runs' batches; those of one sample too."""
+    for size in range(40):
+        for batch in range(1, 12):
+            cuts = list(range(batch, size, batch))
+            cuts = cuts[:-1] if cuts and size - cuts[-1] == 1 else cuts
+            assert ends(size, TrainingPlan(batch=batch)) == [0, *cuts, size]
 
 
 @pytest.mark.parametrize(("size", "lengths"), [(8, [4, 4]), (9, [4, 4]), (11, [4, 4]), (4, [4]), (3, [3])])

@@ -24,7 +24,7 @@ def by_block(some: Centroids, others: Centroids) -> Floats:
     both = some.mass[:, None] + others.mass[None]
     weight = np.divide(some.mass[:, None] * others.mass[None], both, out=np.zeros_like(both), where=both > 0)
     squares, theirs = (np.einsum("rbf,rbf->rb", each.theta, each.theta) for each in (some, others))
-    dots = np.einsum("rbf,sbf->rsb", some.theta, others.theta)
+    dots = np.matmul(some.theta.transpose(1, 0, 2), others.theta.transpose(1, 2, 0)).transpose(1, 2, 0)
     cost: Floats = weight * np.maximum(squares[:, None] + theirs[None] - 2 * dots, 0.0)
     return cost
 

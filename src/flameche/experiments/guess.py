@@ -10,10 +10,10 @@ from flameche.experiments.paper.plan import Planned
 from flameche.experiments.paper.sets import SETS
 from flameche.experiments.stored import Line, trained
 
-# Seconds of a hundred rounds of training, guessed: one core, or a GPU shared by a few processes. On a core a
-# round of ResNet-18 takes 182 s with 500 samples a client (results/bench-train.md); 350 are trained on.
+# Seconds of a hundred rounds of training, guessed: one core, or a GPU shared by a few processes. A round of
+# ResNet-18 takes 182 s of a core with 500 samples a client (results/bench-train.md); 350 are trained on.
 TRAINING = {
-    "cpu": {"lenet5": 450.0, "resnet18": 20_000.0, "small-cnn": 60.0},
+    "cpu": {"lenet5": 450.0, "resnet18": 13_000.0, "small-cnn": 60.0},
     "cuda": {"lenet5": 50.0, "resnet18": 100.0, "small-cnn": 20.0},
 }
 CLUSTERING = {
@@ -56,7 +56,7 @@ class Clock:
             if on == device and wall and line.get("dataset") in SETS and line.get("method"):
                 whole = wall * 100 / rounds if trained(line) else wall
                 net = SETS[line["dataset"]].net
-                self.machines.add(line["device"])
+                self.machines |= {line["device"]} if line.get("device") else set()
                 for key in self._keys(line["dataset"], net, line["method"], trained(line)):
                     self._walls.setdefault(key, []).append(whole)
 

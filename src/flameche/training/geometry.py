@@ -23,11 +23,13 @@ def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
 def coordinates(models: Models, part: slice = slice(None)) -> Floats:
     """Place models [n] in the space that they span, [n n]: every distance is kept, in n numbers for each."""
     rows = models.params[:, part]
-    rows = rows - rows.mean(dim=0)
-    pieces = (piece.double() for piece in torch.split(rows, PIECE, dim=1))
-    gram = sum((piece @ piece.T for piece in pieces), torch.zeros(()).to(rows).double())
-    values, vectors = np.linalg.eigh(gram.cpu().numpy())
-    placed: Floats = vectors * np.sqrt(values.clip(0.0))
+    gram = np.zeros((len(rows), len(rows)))
+    for piece in torch.split(rows, PIECE, dim=1):
+        centred = piece.double() - piece.double().mean(dim=0)
+        gram += (centred @ centred.T).cpu().numpy()
+    values, vectors = np.linalg.eigh(gram)
+    values = np.where(values > len(rows) * np.finfo(np.float64).eps * values[-1], values, 0.0)
+    placed: Floats = vectors * np.sqrt(values)
     return placed
 
 

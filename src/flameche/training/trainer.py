@@ -112,7 +112,9 @@ def ends(size: int, plan: TrainingPlan) -> list[int]:
     A last batch of one sample joins the one before it: BatchNorm has no variance of a single value. With
     `drop_last` one that is not full is left out, unless it is the only one.
     """
-    full = list(range(0, size + 1, plan.batch))
-    if len(full) > 1 and (plan.drop_last or full[-1] == size):
-        return full
-    return [*(full[:-1] if len(full) > 1 and size - full[-1] == 1 else full), size]
+    found = [*range(0, max(size, 1), plan.batch), size]
+    if len(found) > 2 and plan.drop_last and found[-1] - found[-2] < plan.batch:
+        return found[:-1]
+    if len(found) > 2 and found[-1] - found[-2] == 1 and not plan.drop_last:
+        del found[-2]
+    return found

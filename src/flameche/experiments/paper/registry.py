@@ -109,9 +109,23 @@ READINGS = {
         for kind in ("oracle", "fedavg", "kfed", "stocfl")
     },
     **{
-        f"{kind}-drop": Row(f"{TITLES[kind]}: full batches only", _method(kind, "training.drop_last=true"))
+        f"{kind}-drop": Row(f"{TITLES[kind]}: full batches", _method(kind, "training.drop_last=true"))
         for kind in ("oracle", "fedavg", "fedgroup")
     },
+    "flameche-robust-drop": Row(
+        "FLAMECHE, robust mode (m): full batches", (*ROBUST_MODE, "training.drop_last=true")
+    ),
+    **{
+        f"{kind}-drop-{epochs}": Row(
+            f"{TITLES[kind]}: full batches, {'one local epoch' if epochs == 1 else 'two local epochs'}",
+            _method(kind, f"training.epochs={epochs}", "training.drop_last=true"),
+        )
+        for kind, epochs in (("kfed", 1), ("stocfl", 2), ("ifca", 2))
+    },
+    "kfed-unskewed-drop-1": Row(
+        "K-Fed (m): full batches, one local epoch, no label skew",
+        _method("kfed", "training.epochs=1", "training.drop_last=true", "data.label_skew=false"),
+    ),
 }
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},

@@ -1,4 +1,4 @@
-"""FLAMECHE's robust mode beside Oracle, which knows the groups: the last round, and the last twenty.
+"""FLAMECHE's robust mode beside Oracle, which knows the groups: the last round, and the last ones.
 
 With one seed there is no spread over seeds, but accuracies go up and down from round to round; that spread is
 told, and a mean over these rounds says what a last round that happens to be low does not.
@@ -6,7 +6,6 @@ told, and a mean over these rounds says what a last round that happens to be low
 
 from __future__ import annotations
 
-import math
 import statistics
 
 from flameche.experiments.stored import Line
@@ -14,17 +13,17 @@ from flameche.report.formats import ABSENT, Cell, Column, Table
 from flameche.report.paper.cells import Sheet, cell, mean, percent
 from flameche.report.tables import mean_cell
 
-LATE = 20  # rounds
+LATE = 20  # rounds, of a hundred; a fifth of fewer
 OURS, BOUND = "flameche-robust", "oracle"
-TITLE = f"FLAMECHE's robust mode beside Oracle (± over seeds; last {LATE} rounds: over rounds and seeds)"
+TITLE = "FLAMECHE's robust mode beside Oracle (± over seeds; in the last rounds over rounds and seeds)"
 COLUMNS = (
     Column("Set", "set"),
     Column("Oracle", "oracle", numeric=True, spread=True),
     Column("robust mode", "robust", numeric=True, spread=True),
-    Column("place among methods", "place", numeric=True),
-    Column(f"Oracle, last {LATE} rounds", "oracle_late", numeric=True, spread=True),
-    Column(f"robust mode, last {LATE} rounds", "robust_late", numeric=True, spread=True),
-    Column("first, or within one sd", "verdict"),
+    Column("place among the methods run", "place", numeric=True),
+    Column("Oracle, last rounds", "oracle_late", numeric=True, spread=True),
+    Column("robust mode, last rounds", "robust_late", numeric=True, spread=True),
+    Column("first of all, or within one sd of Oracle", "verdict"),
 )
 
 
@@ -36,48 +35,48 @@ def beside_oracle(sheet: Sheet) -> Table | None:
             ours, bound = sheet.get(dataset, OURS, setting), sheet.get(dataset, BOUND, setting)
             if not ours or not bound:
                 continue
-            place = _place(sheet, dataset, setting)
+            place, of = _place(sheet, dataset, setting)
             rows.append(
                 (
                     Cell(f"{sheet.column(dataset)} {setting}"),
                     cell(bound, percent),
                     cell(ours, percent),
-                    Cell(str(place), place) if place else Cell(ABSENT),
+                    Cell(f"{place} of {of}", place),
                     mean_cell(late(bound), 2),
                     mean_cell(late(ours), 2),
-                    Cell(verdict(place, ours, bound)),
+                    Cell(verdict(place == 1 and of == len(sheet.rows) - 1, ours, bound)),
                 )
             )
     return Table(COLUMNS, tuple(rows)) if rows else None
 
 
 def late(lines: list[Line]) -> list[float]:
-    """The accuracies, in percent, of the last rounds of every seed."""
-    rounds = [line.get("accuracy_per_round") or [line["accuracy"]] for line in lines]
-    return [100 * value for each in rounds for value in each[-LATE:] if value is not None]
+    """The accuracies, in percent, of the last rounds of every seed: a fifth of them, at most twenty."""
+    found: list[float | None] = []
+    for line in lines:
+        rounds = line.get("accuracy_per_round") or []
+        found += rounds[len(rounds) - min(LATE, len(rounds) // 5) :]
+    return [100 * value for value in found if value is not None]
 
 
-def verdict(place: int, ours: list[Line], bound: list[Line]) -> str:
+def verdict(first: bool, ours: list[Line], bound: list[Line]) -> str:
     """First, or no lower than Oracle by more than Oracle's sd: over seeds, with one over the last rounds."""
-    if place == 1:
+    if first:
         return "first"
-    last = (mean(ours, percent) or math.nan), (mean(bound, percent) or math.nan)
-    spread = [value for line in bound if (value := percent(line)) is not None]
-    if len(spread) > 1 and last[0] >= last[1] - statistics.stdev(spread):
-        return "within, over seeds"
-    rounds = late(ours), late(bound)
-    if min(map(len, rounds)) > 1:
-        low = statistics.fmean(rounds[1]) - statistics.stdev(rounds[1])
-        if statistics.fmean(rounds[0]) >= low:
-            return "within, over rounds"
-    return "no"
+    scores = [[value for line in each if (value := percent(line)) is not None] for each in (ours, bound)]
+    rounds = [late(each) for each in (ours, bound)]
+    how, (low, high) = ("over seeds", scores) if len(scores[1]) > 1 else ("over rounds", rounds)
+    if not low or len(high) < 2:
+        return ABSENT
+    within = statistics.fmean(low) >= statistics.fmean(high) - statistics.stdev(high)
+    return f"within, {how}" if within else f"no, {how}"
 
 
-def _place(sheet: Sheet, dataset: str, setting: str) -> int:
-    """The place by mean accuracy among the methods that were run, Oracle aside; 0 where it is alone."""
+def _place(sheet: Sheet, dataset: str, setting: str) -> tuple[int, int]:
+    """The place by mean accuracy among the methods that were run, Oracle aside, and how many these are."""
     means = {
         row: value
         for row in sheet.rows
         if row != BOUND and (value := mean(sheet.get(dataset, row, setting), percent)) is not None
     }
-    return 1 + sum(value > means[OURS] for value in means.values()) if len(means) > 1 else 0
+    return 1 + sum(value > means[OURS] for value in means.values()), len(means)

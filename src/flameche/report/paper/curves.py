@@ -154,7 +154,7 @@ def dbi_figure(panels: Sequence[Panel]) -> Figure:
                 x, y = zip(*known, strict=True)
                 where.plot(x, y, dash, color=colour, marker=marker, markersize=3, linewidth=1.2)
         axes.set_title(title, fontsize=8.6, loc="left")
-        axes.set_ylim(0, 1.1 * axes.dataLim.y1 if points and axes.lines else None)
+        axes.set_ylim(0, 1.1 * axes.dataLim.y1 if axes.lines else None)
         other.set_ylim(-0.03, 1.05)
         other.spines["right"].set_visible(True)
         axes.tick_params(labelsize=7.5)
