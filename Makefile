@@ -29,7 +29,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 tables: $(STAMP)
 	$(BIN)/flameche reproduce all --stored --out results/paper --readme README.md > /dev/null

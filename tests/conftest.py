@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import settings
 
 from flameche.crypto.plain import Plain
 from flameche.data import Federation, Samples
@@ -10,10 +12,19 @@ from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
 from flameche.training.none import NoTrainer
 
+settings.register_profile("quiet", deadline=None, derandomize=True)  # other tests may hold the cores
+settings.load_profile("quiet")
+
 
 @pytest.fixture(autouse=True)
 def _stay_offline(monkeypatch):
     monkeypatch.setenv("FLAMECHE_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Whatever ran before; nets are small here, and threads that wait for each other keep cores busy."""
+    torch.set_num_threads(1)
 
 
 def tiny_federation(sizes=(6, 9, 5, 8), shape=(1, 8, 8), classes=3, seed=0) -> Federation:

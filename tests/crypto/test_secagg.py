@@ -100,9 +100,9 @@ def test_everyone_may_drop_out_anywhere_among_three_and_four():
             outcome(n, fates)
 
 
-def test_a_thousand_random_schedules_end_in_the_exact_sum_or_an_abort():
+def test_hundreds_of_random_schedules_end_in_the_exact_sum_or_an_abort():
     rng = np.random.default_rng(7)
-    for _ in range(1000):
+    for _ in range(400):
         n = int(rng.integers(5, 9))
         threshold = int(rng.integers(n // 2 + 1, n + 1))
         fates = np.where(rng.random(n) < rng.uniform(0.5, 1), 4, rng.integers(0, 4, n))
@@ -128,13 +128,13 @@ def test_sparse_schedules_end_in_the_exact_sum_or_an_abort():
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_of_a_hundred_clients_a_third_may_drop_out_at_any_step_and_no_more(step):
-    x = np.random.default_rng(0).integers(-(2**40), 2**40, (100, 3))
-    total, survivors, _ = aggregate(x, neighbours=99, dropouts={step: range(33)})
-    assert survivors == list(range(0 if step == "unmask" else 33, 100))
+def test_of_forty_clients_a_third_may_drop_out_at_any_step_and_no_more(step):
+    x = np.random.default_rng(0).integers(-(2**40), 2**40, (40, 3))
+    total, survivors, _ = aggregate(x, neighbours=39, dropouts={step: range(13)})
+    assert survivors == list(range(0 if step == "unmask" else 13, 40))
     assert np.array_equal(total, x[survivors].sum(0))
-    with pytest.raises(Abort, match=r"66 .* the threshold is 67"):
-        aggregate(x, neighbours=99, dropouts={step: range(34)})
+    with pytest.raises(Abort, match=r"26 .* the threshold is 27"):
+        aggregate(x, neighbours=39, dropouts={step: range(14)})
 
 
 def test_a_sparse_graph_of_sixty_survives_dropouts_at_every_step():

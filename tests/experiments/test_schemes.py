@@ -93,7 +93,7 @@ def test_hidden_assignments_change_nothing_but_who_knows_them(tmp_path):
     def play(hidden):
         tables = {
             **SMALL,
-            "rounds": 12,
+            "rounds": 7,
             "participation": 0.5,
             "method": {"mode": "paper", "tau": 5, "hide_assignments": hidden},
         }

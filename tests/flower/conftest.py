@@ -77,7 +77,7 @@ def load(node):
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # nodes that wait look for work, which takes time from other tests
 def federation(tmp_path_factory):
     """Start everything once; afterwards nothing is left running."""
     pytest.importorskip("flwr")

@@ -73,8 +73,8 @@ def test_clients_that_lack_classes_are_no_hindrance():
 
 @pytest.mark.parametrize("kind", ["bfv", "ckks", "secagg"])
 def test_sealed_sums_choose_as_open_ones(kind):
-    metadata, group = planted_metadata(36, 3, noise=0.1)
-    scheme = SecAgg(exact_codec(64.0, 36)[0]) if kind == "secagg" else make_scheme(kind, clients=36)
+    metadata, group = planted_metadata(24, 3, noise=0.1)
+    scheme = SecAgg(exact_codec(64.0, 24)[0]) if kind == "secagg" else make_scheme(kind, clients=24)
     found, clear = (
         select_clusters(world(metadata, group, 0, scheme), 4),
         select_clusters(world(metadata, group), 4),

@@ -307,7 +307,7 @@ def test_a_run_stopped_after_every_round_ends_bit_identically(kind, least, optio
 
     whole = method = fresh()
     with patch("flameche.protocol.session.aggregate", in_the_clear):
-        for r in range(1, 25):
+        for r in range(1, 15):
             play(whole, 12, 1, first=r)
             if r > 1:
                 play(method, 12, 1, first=r)

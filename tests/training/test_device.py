@@ -23,6 +23,7 @@ def test_cuda_is_refused_where_there_is_none(monkeypatch):
 
 def test_the_number_of_threads_is_the_one_asked_for():
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
         prepare_torch("cpu", threads=1)
         assert torch.get_num_threads() == 1 and device_name("cpu") == "cpu, 1 thread"

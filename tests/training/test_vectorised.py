@@ -66,7 +66,7 @@ def one_round(loop, fast, clients, pick=None, rows=3, round=2, **more):
         ("small-cnn", UNEQUAL, {"epochs": 3}),
         ("lenet5", UNEQUAL, {"epochs": 2}),
         ("lenet5", (12, 12, 12), {"epochs": 2}),
-        ("resnet18", (32, 33, 20), {"epochs": 1, "batch": 16}),
+        ("resnet18", (16, 17), {"epochs": 1, "batch": 8}),
     ],
 )
 def test_a_round_equals_the_plain_loop(kind, sizes, plan, monkeypatch):
