@@ -65,6 +65,7 @@ CHANGES: dict[str, Any] = {
     "training.weighting": "samples",
     "training.bn_buffers": "local",
     "training.augment": True,
+    "training.drop_last": True,
     "training.evaluate_every": 5,
     "training.precision": "bf16",
     "metadata.kind": "subspace",
