@@ -56,7 +56,8 @@ class Clock:
             if on == device and wall and line.get("dataset") in SETS and line.get("method"):
                 whole = wall * 100 / rounds if trained(line) else wall
                 net = SETS[line["dataset"]].net
-                self.machines |= {line["device"]} if line.get("device") else set()
+                if line.get("device"):
+                    self.machines.add(line["device"])
                 for key in self._keys(line["dataset"], net, line["method"], trained(line)):
                     self._walls.setdefault(key, []).append(whole)
 

@@ -113,8 +113,9 @@ def ends(size: int, plan: TrainingPlan) -> list[int]:
     `drop_last` one that is not full is left out, unless it is the only one.
     """
     found = [*range(0, max(size, 1), plan.batch), size]
-    if len(found) > 2 and plan.drop_last and found[-1] - found[-2] < plan.batch:
-        return found[:-1]
-    if len(found) > 2 and found[-1] - found[-2] == 1 and not plan.drop_last:
-        del found[-2]
-    return found
+    last = found[-1] - found[-2]
+    if len(found) == 2:
+        return found
+    if plan.drop_last:
+        return found if last == plan.batch else found[:-1]
+    return [*found[:-2], size] if last == 1 else found

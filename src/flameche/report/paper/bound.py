@@ -10,11 +10,11 @@ import statistics
 
 from flameche.experiments.stored import Line
 from flameche.report.formats import ABSENT, Cell, Column, Table
-from flameche.report.paper.cells import Sheet, cell, mean, percent
+from flameche.report.paper.cells import ORACLE, Sheet, cell, known, percent, rivals
 from flameche.report.tables import mean_cell
 
 LATE = 20  # rounds, of a hundred; a fifth of fewer
-OURS, BOUND = "flameche-robust", "oracle"
+OURS = "flameche-robust"
 TITLE = "FLAMECHE's robust mode beside Oracle (± over seeds; in the last rounds over rounds and seeds)"
 COLUMNS = (
     Column("Set", "set"),
@@ -32,10 +32,11 @@ def beside_oracle(sheet: Sheet) -> Table | None:
     rows = []
     for dataset in sheet.datasets:
         for setting in sheet.settings:
-            ours, bound = sheet.get(dataset, OURS, setting), sheet.get(dataset, BOUND, setting)
+            ours, bound = sheet.get(dataset, OURS, setting), sheet.get(dataset, ORACLE, setting)
             if not ours or not bound:
                 continue
-            place, of = _place(sheet, dataset, setting)
+            means = rivals(sheet, dataset, setting)
+            place, of = 1 + sum(value > means[OURS] for value in means.values()), len(means)
             rows.append(
                 (
                     Cell(f"{sheet.column(dataset)} {setting}"),
@@ -63,20 +64,11 @@ def verdict(first: bool, ours: list[Line], bound: list[Line]) -> str:
     """First, or no lower than Oracle by more than Oracle's sd: over seeds, with one over the last rounds."""
     if first:
         return "first"
-    scores = [[value for line in each if (value := percent(line)) is not None] for each in (ours, bound)]
-    rounds = [late(each) for each in (ours, bound)]
-    how, (low, high) = ("over seeds", scores) if len(scores[1]) > 1 else ("over rounds", rounds)
+    low, high = known(ours, percent), known(bound, percent)
+    how = "over seeds" if len(high) > 1 else "over rounds"
+    if how == "over rounds":
+        low, high = late(ours), late(bound)
     if not low or len(high) < 2:
         return ABSENT
     within = statistics.fmean(low) >= statistics.fmean(high) - statistics.stdev(high)
     return f"within, {how}" if within else f"no, {how}"
-
-
-def _place(sheet: Sheet, dataset: str, setting: str) -> tuple[int, int]:
-    """The place by mean accuracy among the methods that were run, Oracle aside, and how many these are."""
-    means = {
-        row: value
-        for row in sheet.rows
-        if row != BOUND and (value := mean(sheet.get(dataset, row, setting), percent)) is not None
-    }
-    return 1 + sum(value > means[OURS] for value in means.values()), len(means)

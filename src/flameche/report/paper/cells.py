@@ -13,6 +13,7 @@ from flameche.report.formats import Cell
 from flameche.report.tables import mean_cell
 
 NOT_RUN = "not run"
+ORACLE = "oracle"  # the row that is no method: it is told the groups
 Pick = Callable[[Line], float | None]
 
 
@@ -125,10 +126,15 @@ def values(lines: Iterable[Line], pick: Pick) -> list[float]:
     return [math.nan if (value := pick(line)) is None else float(value) for line in lines]
 
 
+def known(lines: Iterable[Line], pick: Pick) -> list[float]:
+    """The numbers of the seeds that have one."""
+    return [value for value in values(lines, pick) if not math.isnan(value)]
+
+
 def mean(lines: Sequence[Line], pick: Pick) -> float | None:
     """The mean over the seeds that have the value; None if none has."""
-    known = [value for value in values(lines, pick) if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else None
+    found = known(lines, pick)
+    return math.fsum(found) / len(found) if found else None
 
 
 def cell(lines: Sequence[Line], pick: Pick, digits: int = 2, *, bold: bool = False) -> Cell:
@@ -149,6 +155,12 @@ def dbi(line: Line) -> float | None:
 def percent(line: Line) -> float | None:
     """The accuracy in percent."""
     return None if line.get("accuracy") is None else 100 * float(line["accuracy"])
+
+
+def rivals(sheet: Sheet, dataset: str, setting: str | None = None) -> dict[str, float]:
+    """The mean accuracy of every row that was run, Oracle's aside."""
+    means = {row: mean(sheet.get(dataset, row, setting), percent) for row in sheet.rows if row != ORACLE}
+    return {row: value for row, value in means.items() if value is not None}
 
 
 MEASURES: dict[str, tuple[str, Pick]] = {

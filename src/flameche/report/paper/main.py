@@ -6,7 +6,7 @@ from flameche.experiments.paper import Choice, Entry
 from flameche.experiments.stored import Line, Stored
 from flameche.report.formats import ABSENT, Cell, Column, Table
 from flameche.report.paper import bound
-from flameche.report.paper.cells import MEASURES, NOT_RUN, Sheet, ari, cell, mean, percent
+from flameche.report.paper.cells import MEASURES, NOT_RUN, Sheet, ari, cell, percent, rivals
 from flameche.report.paper.comparing import differences, read_remarks, remarks_on
 from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import in_full, paper_cell
@@ -116,13 +116,8 @@ def beside(sheet: Sheet, dataset: str) -> Table:
 
 def _best(sheet: Sheet, dataset: str) -> str:
     """The row of the best accuracy but Oracle's, of those run in full; none where that is one alone."""
-    means = {
-        row: mean(sheet.get(dataset, row), percent)
-        for row in sheet.rows
-        if row != "oracle" and not sheet.lacking(dataset, row)
-    }
-    known = {row: value for row, value in means.items() if value is not None}
-    return max(known, key=lambda row: known[row]) if len(known) > 1 else ""
+    means = {row: value for row, value in rivals(sheet, dataset).items() if not sheet.lacking(dataset, row)}
+    return max(means, key=lambda row: means[row]) if len(means) > 1 else ""
 
 
 def _megabytes(lines: list[Line], key: str) -> Cell:
