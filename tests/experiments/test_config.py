@@ -63,6 +63,7 @@ CHANGES: dict[str, Any] = {
     "training.lr": 1,
     "training.trainer": "loop",
     "training.weighting": "samples",
+    "training.server_lr": 0.2,
     "training.bn_buffers": "local",
     "training.augment": True,
     "training.drop_last": True,

@@ -322,6 +322,7 @@ def test_samples_weigh_where_asked(name):
 def test_a_method_that_needs_sums_alone_trains_the_same_models_under_masks(name):
     plain, masked = planted_world(), planted_world()
     masked.updates = protect_updates("secagg", 12, 1, masked.ledger)
+    plain.server_lr = masked.server_lr = 0.75
     first, second = made(name, plain), made(name, masked)
     for r in (1, 2, 3):
         first.round(r, np.arange(12))

@@ -72,6 +72,17 @@ def test_samples_weigh_where_asked():
     assert torch.allclose(method.models.params[0], (6 * trained[0] + 9 * trained[1]) / 15, rtol=1e-12)
 
 
+def test_so_far_towards_the_average_is_the_average_with_absent_members_as_they_were():
+    world = training_world(np.zeros(4, np.int64))
+    world.server_lr = 0.5
+    method = FedAvg(world)
+    start = method.models
+    method.round(1, np.array([0, 2]))
+    trained = world.trainer.train(start, np.zeros(2, np.int64), np.array([0, 2]), 1)
+    everybody = torch.cat([trained.params, start.params, start.params])
+    assert torch.allclose(method.models.params[0], everybody.mean(0), rtol=1e-12)
+
+
 def test_oracle_confesses_that_it_knows_the_truth():
     world = training_world(np.array([0, 0, 1, 1]))
     Oracle(world)

@@ -82,6 +82,18 @@ def test_shares_weigh_and_less_than_one_client_goes_only_so_far():
     assert torch.allclose(found.params, torch.tensor([[7 / 1.5], [8 - 0.5 * 4], [5.0]]).to(found.params))
 
 
+@pytest.mark.parametrize(("with_buffers", "stats"), [(True, 1.0), (False, 4.0)])
+def test_all_rows_go_part_of_the_way_and_those_that_are_there_stay(with_buffers, stats):
+    start, goal = (
+        models([[0.0, 4.0], [1.0, 0.1]], [[0.0], [4.0]]),
+        models([[4.0, 0.0], [1.0, 0.1]], [[4.0], [4.0]]),
+    )
+    found = start.towards(goal, 0.25, with_buffers)
+    assert found.params.tolist() == [[1.0, 3.0], [1.0, 0.1]]
+    assert found.buffers.tolist() == [[stats], [4.0]]
+    assert start.towards(goal, 1.0, with_buffers).params is goal.params
+
+
 def test_moving_a_row_part_of_the_way_leaves_the_others():
     start = models([[0.0, 4.0], [1.0, 1.0]])
     moved = start.moved(0, np.array([4.0, 0.0]), 0.25)

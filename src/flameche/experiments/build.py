@@ -120,6 +120,7 @@ def build_world(
         samples=lambda: own_samples(experiment, federation),
         group=federation.group,
         weighting=experiment.training.weighting,
+        server_lr=experiment.training.server_lr,
         known_metadata=metadata,
     )
     world.notes.extend([*notes, *protection_notes(experiment), *key_notes(experiment.scheme, scheme)])

@@ -140,6 +140,8 @@ def check_deployable(experiment: Experiment) -> None:
             f'scheme.updates = "{experiment.scheme.updates}" does not run on a network yet; '
             'take "clear": TLS protects updates on their way, the server sees them'
         )
+    if experiment.training.server_lr != 1:
+        raise ConfigError("training.server_lr does not run on a network yet; 1.0 does")
     if experiment.training.bn_buffers == "local":
         raise ConfigError('training.bn_buffers = "local" does not run on a network yet; "mean" does')
     if experiment.events:

@@ -155,6 +155,7 @@ class TrainingConfig(Table):
     lr: float = Field(default=1e-3, gt=0)
     trainer: Literal["auto", "loop", "pool", "vectorised"] = "auto"
     weighting: Literal["uniform", "samples"] = "uniform"
+    server_lr: float = Field(default=1.0, gt=0, le=1)
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False
     drop_last: bool = False

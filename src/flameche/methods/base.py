@@ -43,6 +43,7 @@ class World:
     samples: Callable[[], ClientSamples]  # what clients summarise, for methods with metadata of their own
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
+    server_lr: float = 1.0  # how far a model goes towards its participants' average
     min_cluster: int = 1  # no sum over fewer clients is opened
     updates: UpdateSums | None = None  # how model updates are protected; None in the clear
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
@@ -125,6 +126,7 @@ class World:
         else:
             with self.ledger.clock("server", "training"):
                 models = average(previous, trained, cluster, weight=weight, buffers=rule, share=share)
+        models = previous.towards(models, self.server_lr, with_buffers=rule == "mean")
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models

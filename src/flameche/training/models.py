@@ -77,6 +77,11 @@ class Models:
             buffers[k] = row[split:]
         return Models(params, buffers)
 
+    def towards(self, goal: Models, far: float, with_buffers: bool) -> Models:
+        """Move every row so far, up to 1, towards another's; buffers go along, or are the other's."""
+        stats = _towards(self.buffers, goal.buffers, far) if with_buffers else goal.buffers
+        return Models(_towards(self.params, goal.params, far), stats)
+
     def moved(self, k: int, vector: NDArray[np.float64], far: float) -> Models:
         """Move row k so far, up to 1, towards a flat model, with or without buffers."""
         if far >= 1.0:
