@@ -165,6 +165,27 @@ def test_each_client_loses_its_own_missing_labels_from_training_and_holdout(numb
     assert sorted(set(federation.test.y.tolist())) == list(range(10))
 
 
+@pytest.mark.parametrize("score", ["pool", "own"])
+@pytest.mark.parametrize("heterogeneity", ["none", "csl"])
+def test_a_group_loses_the_same_labels_and_is_not_tested_on_them(
+    numbered: Make, score, heterogeneity
+) -> None:
+    how = {"seed": 0, "clients": 8, "per_label": 5, "heterogeneity": heterogeneity, "score": score}
+    federation = build_federation(numbered(), missing_labels=2, missing_by="group", holdout=0.2, **how)
+    lost = [np.flatnonzero(np.array(counts(federation, client)) == 0).tolist() for client in range(8)]
+    assert all(len(labels) == 2 for labels in lost)
+    assert len({tuple(labels) for labels in lost}) == 4  # another pair for every group of two clients
+    for client, labels in enumerate(lost):
+        assert labels == lost[client // 2 * 2]
+        for seen in (
+            federation.holdout.of(client)[1],
+            federation.test.of(int(federation.test_of[client]))[1],
+        ):
+            assert set(seen.tolist()) == set(range(10)) - set(labels)
+    plain = build_federation(numbered(), missing_by="group", holdout=0.2, **how)  # none is missing
+    assert len(plain.test.y) > len(federation.test.y)
+
+
 def test_a_client_with_a_single_class_is_allowed(numbered: Make) -> None:
     federation = build_federation(numbered(), seed=0, clients=4, per_label=5, missing_labels=9)
     assert all(sorted(counts(federation, i)) == [0] * 9 + [5] for i in range(4))
@@ -309,6 +330,7 @@ def test_joining_puts_each_clients_sets_side_by_side():
         ({"heterogeneity": "csf", "label_skew": False}, "csf-unskewed"),
         ({"heterogeneity": "csl", "label_skew": True}, "csl-skewed"),
         ({"heterogeneity": "csl", "missing_labels": 1}, "csl-missing1"),
+        ({"heterogeneity": "csl", "missing_labels": 1, "missing_by": "group"}, "csl-missing1-group"),
         ({"transforms": ["none", "invert"], "groups": 2}, "custom"),
     ],
 )

@@ -51,6 +51,7 @@ CHANGES: dict[str, Any] = {
     "data.label_skew": False,
     "data.skew_split": "authors",
     "data.missing_labels": 2,
+    "data.missing_by": "group",
     "data.score": "own",
     "data.order": "file",
     "data.test_split": "val",
@@ -108,7 +109,7 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
     "fedgroup": {"clusters": 3, "cold_rounds": 1, "newcomers": "weights"},
     "stocfl": {"clusters": 3, "threshold": 0.5, "mu": 0.0, "first": "adam"},
     "kfed": {"clusters": 3},
-    "pacfl": {"clusters": 3, "components": 2, "angle": "sum", "alpha": 3.5},
+    "pacfl": {"clusters": 3, "components": 2, "angle": "raw-cosine", "linkage": "complete", "alpha": 3.5},
 }
 WITH: dict[str, dict[str, Any]] = {  # what an option needs
     "projection": {"family": "gaussian"},

@@ -45,6 +45,11 @@ VARIANTS = {
     "kfed": ("kfed", {"clusters": 3}),
     "pacfl": ("pacfl", {"clusters": 3, "components": 1}),
     "pacfl, sum": ("pacfl", {"clusters": 3, "components": 1, "angle": "sum"}),
+    "pacfl, raw": ("pacfl", {"clusters": 3, "components": 1, "angle": "raw-sum", "linkage": "single"}),
+    "pacfl, raw cosine": (
+        "pacfl",
+        {"clusters": 3, "components": 1, "angle": "raw-cosine", "linkage": "complete"},
+    ),
     "pacfl, alpha": ("pacfl", {"alpha": 30.0, "components": 1, "angle": "smallest"}),
 }
 every_variant = pytest.mark.parametrize("name", VARIANTS)

@@ -9,6 +9,7 @@ from flameche.methods.pacfl import Pacfl, angles
 from tests.methods.worlds import paper_world, partition, pixel_samples, play
 
 KINDS = ("entry", "smallest", "sum")
+RAW = ("raw-sum", "raw-cosine")
 SHARP = 1e-5  # degrees: the arc cosine of 1 - 1e-16 is 1e-6 degrees
 E = np.eye(4)
 COS, SIN = np.cos(np.radians(30)), np.sin(np.radians(30))
@@ -46,8 +47,8 @@ def between(a, b, kind):
     ],
 )
 def test_angles_between_known_subspaces(a, b, entry, smallest, total):
-    found = [between(a, b, kind) for kind in KINDS]
-    assert found == pytest.approx([entry, smallest, total], abs=SHARP)
+    found = [between(a, b, kind) for kind in (*KINDS, "raw-sum")]
+    assert found == pytest.approx([entry, smallest, total, total], abs=SHARP)
 
 
 def test_only_principal_angles_do_not_depend_on_the_basis():
@@ -73,8 +74,67 @@ def test_turning_the_whole_space_changes_no_angle():
     rng = np.random.default_rng(0)
     bases = np.stack([np.linalg.qr(rng.normal(size=(6, 2)))[0].T for _ in range(5)])
     turn = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    for kind in KINDS:
+    for kind in (*KINDS, *RAW):
         assert angles(bases @ turn, kind) == pytest.approx(angles(bases, kind), abs=SHARP)
+
+
+def unit_vectors():
+    """Draw clients whose vectors have length one and are not orthogonal; some lack vectors."""
+    bases = np.random.default_rng(1).normal(size=(6, 5, 9))
+    bases /= np.linalg.norm(bases, axis=2, keepdims=True)
+    bases[1, 0] = bases[2, 3:] = bases[4, [0, 2, 4]] = 0
+    return bases
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *RAW])
+def test_permuting_clients_permutes_angles(kind):
+    bases, order = unit_vectors(), np.array([3, 0, 5, 1, 4, 2])
+    found = angles(bases, kind)
+    assert np.array_equal(found, found.T) and not found.diagonal().any()
+    assert angles(bases[order], kind) == pytest.approx(found[np.ix_(order, order)], abs=SHARP)
+
+
+def test_raw_distances_are_those_of_the_singular_values_pair_by_pair():
+    bases = unit_vectors()
+    own = [rows[np.abs(rows).sum(axis=1) > 0] for rows in bases]
+    total, cosine = (angles(bases, kind) for kind in RAW)
+    cut = 0
+    for i, a in enumerate(own):
+        for j, b in enumerate(own[:i]):
+            values = np.linalg.svd(a @ b.T, compute_uv=False)  # as many as the smaller has vectors
+            cut += (values > 1).any()
+            values = np.minimum(values, 1)
+            assert total[i, j] == pytest.approx(np.degrees(np.arccos(values)).sum(), abs=SHARP)
+            assert cosine[i, j] == pytest.approx(1 - values.mean())
+    assert cut  # at 1
+
+
+def test_of_orthonormal_bases_raw_distances_are_those_of_the_principal_angles():
+    rng = np.random.default_rng(0)
+    bases = np.stack([np.linalg.qr(rng.normal(size=(7, 3)))[0].T for _ in range(4)])
+    assert angles(bases, "raw-sum") == pytest.approx(angles(bases, "sum"), abs=SHARP)
+    for i in range(4):
+        for j in range(i):
+            cosines = np.cos(subspace_angles(bases[i].T, bases[j].T))
+            assert angles(bases, "raw-cosine")[i, j] == pytest.approx(1 - cosines.mean())
+
+
+def test_of_clients_with_one_class_each_the_raw_sum_is_the_sum():
+    images = np.random.default_rng(0).integers(0, 256, (5, 4, 9))
+    own = [[(label, x) for x in some] for label, some in zip([0, 1, 1, 2, 0], images, strict=True)]
+    world = paper_world(np.zeros((5, 1)), samples=pixel_samples(own, 3))
+    bases = Pacfl(world, components=3).bases
+    assert bases.shape == (5, 9, 9)  # three classes, of which two are missing
+    assert angles(bases, "raw-sum") == pytest.approx(angles(bases, "sum"), abs=SHARP)
+
+
+def test_twins_are_at_raw_distance_0_only_if_their_classes_do_not_overlap():
+    upright, slanted = [E[0], E[1]], [E[0], COS * E[0] + SIN * E[1]]
+    assert [between(upright, upright, kind) for kind in RAW] == pytest.approx([0, 0], abs=SHARP)
+    # The inner products 1 and COS have singular values 1 + COS, which is cut, and 1 - COS.
+    expected = [np.degrees(np.arccos(1 - COS)), COS / 2]
+    assert [between(slanted, slanted, kind) for kind in RAW] == pytest.approx(expected)
+    assert between(slanted, slanted, "sum") == pytest.approx(0, abs=SHARP)
 
 
 def test_a_missing_class_takes_part_in_no_angle():
@@ -85,14 +145,17 @@ def test_a_missing_class_takes_part_in_no_angle():
     assert between([0 * E[0], E[0]], [E[0], 0 * E[0]], "sum") == pytest.approx(0, abs=SHARP)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *RAW])
 def test_who_has_no_vectors_is_at_right_angles_with_everybody(kind):
-    assert between([0 * E[0], 0 * E[0]], [E[0], E[1]], kind) == pytest.approx(90)
+    right = 1 if kind == "raw-cosine" else 90
+    assert between([0 * E[0], 0 * E[0]], [E[0], E[1]], kind) == pytest.approx(right)
+    assert between([0 * E[0]], [0 * E[0]], kind) == pytest.approx(right)
 
 
 # Clusters
 
 DEGREES = [0, 5, 40, 47, 85]  # on average {0 5} and {40 47} are 41 apart, {40 47} and {85} 41.5
+CHAIN = [0, 12, 28, 52, 78]  # gaps of 12, 16, 24, 26
 
 
 def fan(degrees=DEGREES, **options):
@@ -117,10 +180,33 @@ def fan(degrees=DEGREES, **options):
         ({"clusters": 5, "alpha": 90.0}, [{0, 1, 2, 3, 4}]),
     ],
 )
-@pytest.mark.parametrize("angle", KINDS)
+@pytest.mark.parametrize("angle", [*KINDS, "raw-sum"])
 def test_the_tree_is_cut_at_k_clusters_or_at_alpha(options, expected, angle):
     method = fan(angle=angle, **options)
     assert partition(method.partition()) == {frozenset(part) for part in expected}
+
+
+@pytest.mark.parametrize(
+    ("linkage", "expected"),
+    [
+        ("single", [{0, 1, 2, 3}, {4}]),  # the widest gap stays
+        ("average", [{0, 1, 2}, {3, 4}]),  # 28 is 22 from {0 12}, 24 from 52; then 26 joins 52 and 78
+        ("complete", [{0, 1}, {2, 3, 4}]),  # 28 is 28 from {0 12}, 24 from 52; then 78 is 50 away, {0 12} 52
+    ],
+)
+@pytest.mark.parametrize("angle", [*KINDS, "raw-sum"])
+def test_the_linkage_decides_where_a_chain_breaks(linkage, expected, angle):
+    method = fan(CHAIN, clusters=2, angle=angle, linkage=linkage)
+    assert partition(method.partition()) == {frozenset(part) for part in expected}
+    if linkage == "average":
+        assert partition(fan(CHAIN, clusters=2, angle=angle).partition()) == partition(method.partition())
+
+
+def test_alpha_cuts_raw_cosines_at_one_minus_a_cosine():
+    at = 1 - np.cos(np.radians([11, 13]))  # around the smallest gap
+    found = [partition(fan(CHAIN, angle="raw-cosine", alpha=float(alpha)).partition()) for alpha in at]
+    assert found[0] == {*map(frozenset, ([0], [1], [2], [3], [4]))}
+    assert found[1] == {*map(frozenset, ([0, 1], [2], [3], [4]))}
 
 
 def test_the_shot_falls_once_when_all_were_seen_and_splits_the_one_model():

@@ -27,11 +27,13 @@ from flameche.data.split import (
     deal_evenly,
     deal_quota,
     in_class_order,
+    lost_labels,
 )
 from flameche.errors import DataError
 
 SCORES = ("pool", "own")
 ORDERS = ("shuffled", "file")
+MISSING = ("client", "group")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +107,7 @@ def build_federation(
     label_skew: bool | None = None,
     skew_split: str = "even",
     missing_labels: int = 0,
+    missing_by: str = "client",
     score: str = "pool",
     order: str = "shuffled",
     allow_fewer: bool = False,
@@ -113,17 +116,19 @@ def build_federation(
 ) -> Federation:
     """Deal `dataset` to clients in contiguous groups and transform each group's data.
 
-    `groups` is a number of equal blocks or the block sizes. `transforms`, one chain per group, replaces those
-    of the setting. `label_skew` is on by default for "csf" only. `score` "pool" tests every client of a group
-    on the whole transformed pool, "own" each on its own slice of it. Label skew, missing labels and holdout
-    touch training data only. With `allow_fewer` a class that is too small is shared out evenly, and a skew
-    keeps its share of what was dealt. `moved` names clients whose data have drifted, and the group to which:
-    they keep their samples, which look as that group's.
+    `groups` is a number of equal blocks or the block sizes. `transforms`, one chain per group, replaces
+    those of the setting. `label_skew` is on by default for "csf" only. `score` "pool" tests every client
+    of a group on the whole transformed pool, "own" each on its own slice of it. Label skew, missing
+    labels and holdout touch training data only; but labels that all of a group lack (`missing_by`
+    "group") are in no test of it. With `allow_fewer` a class that is too small is shared out evenly, and
+    a skew keeps its share of what was dealt. `moved` names clients whose data have drifted, and the group
+    to which: they keep their samples, which look as that group's.
     """
     one_of(heterogeneity, SETTINGS, "data.heterogeneity")
     one_of(skew_split, SKEW_SPLITS, "data.skew_split")
     one_of(score, SCORES, "data.score")
     one_of(order, ORDERS, "data.order")
+    one_of(missing_by, MISSING, "data.missing_by")
     sizes = _group_sizes(groups, clients)
     _check_numbers(dataset, per_label, holdout, missing_labels)
     skewed = heterogeneity == "csf" if label_skew is None else label_skew
@@ -140,13 +145,15 @@ def build_federation(
 
     members = in_class_order(dataset.train_y, dataset.classes, seed, "train", shuffle=order == "shuffled")
     deals = deal_quota(members, clients, per_label, name=dataset.name, allow_fewer=allow_fewer)
+    draws, shared = (seed, dataset.classes, missing_labels), missing_by == "group"
+    lost = [lost_labels(*draws, client=c, group=g if shared else None) for c, g in enumerate(group.tolist())]
     train, held = [], []
     for client in range(clients):
         dealt = np.concatenate([deal.of(client) for deal in deals])
         labels = views[group[client]].labels(dataset.train_y[dealt])
         mine, out = client_samples(
             dealt, labels, dataset.classes, seed=seed, client=client, variant=variants[client],
-            missing=missing_labels, holdout=holdout,
+            lost=lost[client], holdout=holdout,
         )  # fmt: skip
         if len(mine) < 2:
             raise DataError(
@@ -161,9 +168,15 @@ def build_federation(
         group[client] = to
     tests, test_of = _test_sets(dataset, score, order, seed, group, len(sizes))
     test_group = np.arange(len(sizes)) if score == "pool" else group
+    if shared:
+        lacking = [list(lost_labels(*draws, client=0, group=g)) for g in range(len(sizes))]
+        tests = [
+            own[~np.isin(views[g].labels(dataset.test_y[own]), lacking[g])]
+            for own, g in zip(tests, test_group.tolist(), strict=True)
+        ]
     return Federation(
         dataset.name,
-        _setting(heterogeneity, transforms, skewed, missing_labels),
+        _setting(heterogeneity, transforms, skewed, missing_labels, missing_by),
         dataset.classes,
         _stack(dataset.train_x, dataset.train_y, train, group, views),
         _stack(dataset.train_x, dataset.train_y, held, group, views),
@@ -173,12 +186,14 @@ def build_federation(
     )
 
 
-def _setting(heterogeneity: str, transforms: Sequence[str] | None, skewed: bool, missing: int) -> str:
+def _setting(
+    heterogeneity: str, transforms: Sequence[str] | None, skewed: bool, missing: int, by: str
+) -> str:
     """Name what was built: the paper's short name, and what differs from the paper's setting of that name."""
     name = heterogeneity if transforms is None else "custom"
     if skewed != (name == "csf"):
         name += "-skewed" if skewed else "-unskewed"
-    return f"{name}-missing{missing}" if missing else name
+    return f"{name}-missing{missing}{'' if by == 'client' else f'-{by}'}" if missing else name
 
 
 def _group_sizes(groups: int | Sequence[int], clients: int) -> list[int]:

@@ -6,6 +6,7 @@ label skew never change what was drawn for something else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,14 @@ def deal_evenly(members: list[Indices], clients: int) -> list[Deal]:
     return deals
 
 
+def lost_labels(seed: int, classes: int, missing: int, *, client: int, group: int | None = None) -> set[int]:
+    """Draw the labels that a client lacks: its own, or those that all of its group lack."""
+    if group is None:
+        return set(stream(seed, "data", "missing", client).permutation(classes)[:missing].tolist())
+    order = stream(seed, "data", "missing-group").permutation(classes)  # groups take turns
+    return {int(order[(group * missing + turn) % classes]) for turn in range(missing)}
+
+
 def client_samples(
     dealt: Indices,
     labels: NDArray[np.int64],
@@ -86,15 +95,14 @@ def client_samples(
     seed: int,
     client: int,
     variant: str = UNSKEWED,
-    missing: int = 0,
+    lost: Collection[int] = (),
     holdout: float = 0.0,
 ) -> tuple[Indices, Indices]:
     """Turn what a client was dealt into its (train, holdout) indices, each in shuffled order.
 
     `labels` are those of `dealt` as the client sees them. Skew counts come from what was dealt, before
-    the holdout; of each label's n samples, int(round(holdout · n)) are held out.
+    the holdout; of each label's n samples, int(round(holdout · n)) are held out. `lost` are labels it lacks.
     """
-    lost = set(stream(seed, "data", "missing", client).permutation(classes)[:missing].tolist())
     skew, hold = stream(seed, "data", "skew", client), stream(seed, "data", "holdout", client)
     train, held = [], []
     for label in range(classes):

@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.data.split import lost_labels
 from flameche.experiments.build import extract_metadata, load_federation
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
@@ -20,7 +21,6 @@ from flameche.experiments.protection import protection_notes
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
-from flameche.rng import stream
 from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.none import NoTrainer
 
@@ -72,7 +72,7 @@ def without_labels(metadata: Metadata, seed: int, missing: int) -> Metadata:
     clients, classes = metadata.counts.shape
     kept = np.ones((clients, classes), bool)
     for client in range(clients):
-        kept[client, stream(seed, "data", "missing", client).permutation(classes)[:missing]] = False
+        kept[client, list(lost_labels(seed, classes, missing, client=client))] = False
     return Metadata(metadata.phi * kept[:, :, None], metadata.counts * kept)
 
 

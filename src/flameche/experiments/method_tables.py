@@ -119,7 +119,8 @@ class PacflConfig(MethodTable):
     kind: Literal["pacfl"] = "pacfl"
     clusters: Count = 4
     components: Count = 5
-    angle: Literal["entry", "smallest", "sum"] = "entry"
+    angle: Literal["entry", "smallest", "sum", "raw-sum", "raw-cosine"] = "entry"
+    linkage: Literal["average", "complete", "single"] = "average"
     alpha: Annotated[float, Field(gt=0)] | None = None
 
 

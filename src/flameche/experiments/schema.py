@@ -98,6 +98,7 @@ class DataConfig(Table):
     label_skew: bool | None = None
     skew_split: Literal["even", "authors"] = "even"
     missing_labels: Natural = 0
+    missing_by: Literal["client", "group"] = "client"
     score: Literal["pool", "own"] = "pool"
     order: Literal["shuffled", "file"] = "shuffled"
     test_split: Literal["default", "val", "test"] = "default"

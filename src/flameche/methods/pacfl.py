@@ -6,6 +6,11 @@ principal angles between client data subspaces", AAAI 2023.
 Deviations:
 - `angle = "entry"` is the published code's distance: the smallest entry of arccos(U_i' U_j), in degrees. The
   publication's principal angles are "smallest" and "sum".
+- "raw-sum" and "raw-cosine" are in neither. They take the classes' bases side by side as they are, not made
+  orthonormal first. Where classes overlap, singular values of U_i' U_j may pass 1, where they are cut, and
+  equal bases are not at distance 0.
+- `linkage = "average"` weighs all pairs of clients alike; the published code's weighs the two merged clusters
+  alike, whatever their sizes. "complete" and "single" are its "maximum" and "minimum".
 - The tree is cut at `clusters` clusters, as the FLAMECHE paper does; `alpha` is the publication's threshold.
 - FedAvg trains one model until every client has been seen; the publication asks all clients at the start.
 - A class that a client lacks has no vectors: it takes part in no angle.
@@ -23,11 +28,12 @@ from flameche.metadata.extractors import subspaces
 from flameche.methods.base import About, Floats, Ints, World
 from flameche.methods.one_shot import OneShot
 
-Angle = Literal["entry", "smallest", "sum"]
+Angle = Literal["entry", "smallest", "sum", "raw-sum", "raw-cosine"]
+Linkage = Literal["average", "complete", "single"]
 
 
 class Pacfl(OneShot):
-    """Average linkage over a matrix of angles between all pairs of clients."""
+    """Agglomerative clustering over a matrix of angles between all pairs of clients."""
 
     about: ClassVar[About] = About(
         "PACFL",
@@ -46,10 +52,11 @@ class Pacfl(OneShot):
         clusters: int = 4,
         components: int = 5,
         angle: Angle = "entry",
+        linkage: Linkage = "average",
         alpha: float | None = None,
     ) -> None:
         super().__init__(world)
-        self.wanted, self.angle, self.alpha = clusters, angle, alpha
+        self.wanted, self.angle, self.linkage, self.alpha = clusters, angle, linkage, alpha
         with world.ledger.clock("client", "extraction"):
             blocks = subspaces(world.samples(), components).phi
         self.bases: Floats = blocks.reshape(len(blocks), blocks.shape[1] * components, -1)
@@ -66,7 +73,7 @@ class Pacfl(OneShot):
             n_clusters=self.wanted if self.alpha is None else None,
             distance_threshold=self.alpha,
             metric="precomputed",
-            linkage="average",
+            linkage=self.linkage,
         )
         labels: Ints = tree.fit_predict(angles(self.bases, self.angle)).astype(np.int64)
         return labels
@@ -75,9 +82,10 @@ class Pacfl(OneShot):
 def angles(bases: Floats, kind: Angle) -> Floats:
     """Measure the angle in degrees between the rows' spans of all pairs in bases [C V D], as [C C].
 
-    Rows of zeros are no vectors. Without a common dimension there is no angle: 90 degrees.
+    "raw-cosine" is no angle but one minus a mean cosine, from 0 to 1. Rows of zeros are no vectors. Without a
+    common dimension there is no angle: 90 degrees, cosine 0.
     """
-    if kind != "entry":
+    if kind in ("smallest", "sum"):
         bases = np.stack([_orthonormal(rows) for rows in bases])
     count = len(bases)
     there = np.abs(bases).sum(axis=2) > 0
@@ -103,6 +111,9 @@ def _angle(products: Floats, valid: NDArray[np.bool_], kind: Angle) -> Floats:
     if kind == "smallest":
         return np.where(dimensions > 0, each[:, 0], 90.0)
     shared = np.arange(each.shape[1])[None, :] < dimensions[:, None]
+    if kind == "raw-cosine":
+        angle = 1.0 - (cosines * shared).sum(axis=1) / np.maximum(dimensions, 1)
+        return angle
     angle = np.where(dimensions > 0, (each * shared).sum(axis=1), 90.0)
     return angle
 
