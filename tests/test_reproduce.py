@@ -133,6 +133,17 @@ def test_each_set_tells_its_own_scale():
     assert lead.startswith("20 clients in 1 group, 1 round, 12.5% of the clients in each.")
 
 
+def test_a_row_stands_only_under_the_settings_it_has():
+    csl, _, csf = render(ENTRIES["clusters"], Choice(), EMPTY).markdown().split("\n## ")[1:]
+    assert "MNIST's pairs" in csl and "no label skew" not in csl
+    assert "MNIST's pairs" not in csf and "no label skew" in csf
+    full = {
+        tuple(cell.text for cell in row[1:3])
+        for row in render(ENTRIES["clusters"], Choice(), EMPTY).data.rows
+    }
+    assert ("csl", "kfed-pairs") in full and ("csf", "kfed-pairs") not in full
+
+
 def test_tissuemnist_says_why_it_is_empty_and_who_stands_for_it():
     page = render(ENTRIES["csl"], Choice(), EMPTY).markdown()
     assert "TissueMNIST (no data)" in page and "MedNIST28, for TissueMNIST" in page
@@ -156,6 +167,10 @@ def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
         remarks_on([difference(), difference(method="ifca")], [known, guess])
     )
     assert remarks_on([], [known]) == []
+    part = Remark({"method": ("fesem",)}, "Half of it.", partly=True)
+    said = "\n".join(remarks_on([difference(), difference(method="ifca")], [part, guess]))
+    assert "- Half of it." in said and "Explained in part (1)" in said and "Unexplained (1)" in said
+    assert "in part" not in "\n".join(remarks_on([difference()], [part, known]))
 
 
 def test_remarks_are_read_and_refused_in_one_line(tmp_path):

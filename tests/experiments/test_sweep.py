@@ -88,6 +88,18 @@ def test_clusterings_by_the_same_metadata_extract_them_once(tmp_path):
     assert missing(runs, Stored([], [tmp_path])) == []
 
 
+@pytest.mark.parametrize("row", ["kfed", "pacfl", "pacfl-raw-sum"])
+def test_methods_with_metadata_of_their_own_are_clustered_without_training_too(row, tmp_path):
+    changes = (*QUICK, "rounds=3", "participation=1.0", "data.per_label=8")
+    [run] = [run for run in planned(row, changes=changes, table="clusters") if run.row == row]
+    line = alone(run, tmp_path)
+    assert not run.training and line["accuracy"] is None
+    assert line["ari"] is not None and line["label"] == row
+    assert missing([run], Stored([], [tmp_path])) == [run]
+    Lines(tmp_path / "runs.jsonl").add(line)
+    assert missing([run], Stored([], [tmp_path])) == []
+
+
 def test_a_clustering_alone_is_that_of_the_run_with_training(tmp_path):
     (clustered,) = planned("tau-10", table="recluster")
     (trained,) = planned("flameche-paper")

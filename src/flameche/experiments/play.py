@@ -85,7 +85,7 @@ def _played(planned: Planned, order: Order, on_round: Callable[[dict[str, Any]],
         summary, _ = run_experiment(
             experiment, planned.seed, order.runs, device=order.device, on_round=on_round
         )
-    elif experiment.events:
+    elif experiment.events or not experiment.method.kind.startswith("flameche"):  # it asks for images
         summary = cluster_experiment(experiment, planned.seed, device=order.device)
     else:
         summary = _clustered(planned, experiment, order)

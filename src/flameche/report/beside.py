@@ -29,6 +29,7 @@ SEEDS = {
     "missing-curves": 5,
     "recluster": 3,
     "readings": 5,
+    "clusters": 5,
     "recipes": 5,
 }
 POOLED = ("metadata", "m-step", "ckks")  # over the settings

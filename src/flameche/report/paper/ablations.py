@@ -14,10 +14,7 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
-CLUSTERED = (
-    "Paper mode, clustered without training. ARI: of the assignments after the last round; DBI: lower is "
-    "better."
-)
+CLUSTERED = "Clustered without training. ARI: of the assignments after the last round; DBI: lower is better."
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
     "network's features; mean: of images; PCA: each client's own; subspaces: of each client's images.",
@@ -28,6 +25,7 @@ LEADS = {
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
     "readings": "Where the published methods leave a choice: the other one, in seed 0, below the one taken.",
+    "clusters": "Mean ± sd over the seeds.",
     "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken.",
 }
 
@@ -44,7 +42,11 @@ def draw_over_settings(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
 def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """A table for each setting."""
     sheet, measures = Sheet.of(entry, choice, stored), _measures(entry)
-    ours = entry.name in ("readings", "recipes")  # other readings stand beside the main tables' cells
+    ours = entry.name in (
+        "readings",
+        "clusters",
+        "recipes",
+    )  # other readings stand beside the main tables' cells
     tables = [
         (
             SETTINGS[setting] if len(sheet.settings) > 1 else "",
@@ -58,13 +60,14 @@ def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
 
 
 def _measures(entry: Entry) -> Sequence[str]:
-    return QUALITY if entry.name == "recluster" else ("ari", "accuracy")
+    return {"recluster": QUALITY, "clusters": ("ari",)}.get(entry.name, ("ari", "accuracy"))
 
 
 def _drawn(
     entry: Entry, sheet: Sheet, tables: list[tuple[str, Table]], full: Table, remarks: list[str]
 ) -> Drawn:
     about = CLUSTERED if all(not run.training for run in sheet.planned) else ""
+    mode = "Paper mode." if about and entry.name != "clusters" else ""
     pooled = full.rows[0][1].text == "all" if full.rows else False
-    lead = sentences([sheet.scale(), about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
+    lead = sentences([sheet.scale(), mode, about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
     return Drawn(entry.name, entry.title, lead, tables, full, remarks=remarks, runs=sheet.counted)

@@ -46,7 +46,11 @@ class Sheet:
     @property
     def rows(self) -> list[str]:
         """The rows that any run belongs to."""
-        own = {run.row for run in self.planned}
+        return self.rows_of(None)
+
+    def rows_of(self, setting: str | None) -> list[str]:
+        """The rows that any run of a setting belongs to; None: of any."""
+        own = {run.row for run in self.planned if setting in (None, run.setting)}
         return [name for name in self.entry.rows or () if name in own]
 
     @property

@@ -9,6 +9,7 @@ Remarks are sentences in `remarks.toml`, each for the cells that its keys name:
     measure = "ari"
     text = "..."
     guess = true                 # not shown by an experiment
+    partly = true                # shown, but it is not all of the difference
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about cells; a guess does not explain them."""
+    """A sentence about cells; a guess does not explain them, nor does a part of the cause."""
 
     keys: dict[str, tuple[str, ...]]
     text: str
     guess: bool = False
+    partly: bool = False
 
     def fits(self, difference: Difference) -> bool:
         """Tell whether a cell is among those it is about."""
@@ -70,10 +72,11 @@ def _read(file: Path) -> list[Remark]:
         tables = tomllib.loads(file.read_text())["remark"]
         remarks = []
         for number, table in enumerate(tables, 1):
-            if unknown := set(table) - {*KEYS, "text", "guess"}:
+            if unknown := set(table) - {*KEYS, "text", "guess", "partly"}:
                 raise StoreError(f"{file}: remark {number} has unknown keys {', '.join(sorted(unknown))}")
             keys = {key: _names(table[key]) for key in KEYS if key in table}
-            remarks.append(Remark(keys, str(table["text"]), bool(table.get("guess", False))))
+            known = (bool(table.get(key, False)) for key in ("guess", "partly"))
+            remarks.append(Remark(keys, str(table["text"]), *known))
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise StoreError(f"{file}: expected [[remark]] tables with text: {problem}") from problem
     return remarks
@@ -104,18 +107,19 @@ def differences(
 
 
 def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[str]:
-    """Write below a table what is known of its differences, what is guessed, and what is not explained."""
+    """Write below a table what is known of its differences, in full or in part, and what is guessed."""
     found = list(found)
     if not found:
         return []
     told: dict[int, list[Difference]] = {}
-    open_: list[Difference] = []
+    open_: dict[bool, list[Difference]] = {True: [], False: []}  # in part, or not at all
     for difference in found:
         fitting = [n for n, remark in enumerate(remarks) if remark.fits(difference)]
         for n in fitting:
             told.setdefault(n, []).append(difference)
-        if all(remarks[n].guess for n in fitting):
-            open_.append(difference)
+        shown = [remarks[n] for n in fitting if not remarks[n].guess]
+        if all(remark.partly for remark in shown):
+            open_[bool(shown)].append(difference)
     parts = ["## Where it differs from the paper by more than the paper's spread"]
     for heading, guess in (("", False), ("Guesses, not shown by an experiment:", True)):
         lines = [
@@ -125,6 +129,7 @@ def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[s
         ]
         if lines:
             parts += ([heading] if heading else []) + ["\n".join(lines)]
-    if open_:
-        parts += [f"Unexplained ({len(open_)}):", "\n".join(f"- {d.text()}" for d in open_)]
+    for heading, cells in (("Explained in part", open_[True]), ("Unexplained", open_[False])):
+        if cells:
+            parts += [f"{heading} ({len(cells)}):", "\n".join(f"- {d.text()}" for d in cells)]
     return parts

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from flameche.experiments.paper import Choice, Entry
-from flameche.experiments.paper.registry import KS
+from flameche.experiments.paper.rows import KS
 from flameche.experiments.paper.sets import SETS
 from flameche.experiments.stored import Line, Stored
 from flameche.report.canvas import (

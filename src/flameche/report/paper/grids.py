@@ -29,7 +29,7 @@ def grid(
             columns.append(Column(head, key, numeric=True, spread=True))
             columns.append(Column("paper", f"{key}_paper", numeric=True, spread=True))
     rows = []
-    for row in sheet.rows:
+    for row in sheet.rows_of(setting):
         cells = [Cell(sheet.title(row))]
         for dataset in sets:
             for measure in measures:
@@ -53,7 +53,7 @@ def in_full(sheet: Sheet, table: str, measures: Sequence[str], *, pooled: bool =
     rows = []
     for dataset in sheet.datasets:
         for setting in ("all",) if pooled else sheet.settings:
-            for row in sheet.rows:
+            for row in sheet.rows_of(None if pooled else setting):
                 lines = sheet.get(dataset, row, None if pooled else setting)
                 cells = [Cell(dataset), Cell(setting), Cell(row), Cell(str(len(lines)), len(lines))]
                 for key in measures:

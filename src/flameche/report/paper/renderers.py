@@ -32,6 +32,7 @@ DRAW: dict[str, Callable[[Entry, Choice, Stored], Drawn]] = {
     "ranks": draw_ranks,
     "dbi": draw_dbi,
     "readings": draw_by_setting,
+    "clusters": draw_by_setting,
     "recipes": draw_by_setting,
 }
 

@@ -1,0 +1,150 @@
+"""Rows of the tables and figures: each names what its runs change of a set's description."""
+
+from __future__ import annotations
+
+from flameche.experiments.paper.plan import Row
+
+TITLES = {
+    "oracle": "Oracle",
+    "fedavg": "FedAvg",
+    "fedgroup": "FedGroup (s)",
+    "stocfl": "StoCFL (s)",
+    "fesem": "FeSEM (s)",
+    "ifca": "IFCA (c)",
+    "kfed": "K-Fed (m)",
+    "pacfl": "PACFL (m)",
+}
+KS = range(2, 9)
+
+
+def _method(kind: str, *more: str) -> tuple[str, ...]:
+    return (f"method.kind={kind}", *more)
+
+
+PAPER_MODE = _method("flameche", "method.mode=paper")
+ROBUST_MODE = _method("flameche", "method.mode=robust")
+MAIN = {
+    **{kind: Row(title, _method(kind)) for kind, title in TITLES.items()},
+    "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE),
+    "flameche-robust": Row("FLAMECHE, robust mode (m)", ROBUST_MODE),
+}
+LACKING = ("data.label_skew=false", "data.missing_labels=1")
+MISSING = {
+    **{
+        kind: Row(TITLES[kind], (*_method(kind), *LACKING))
+        for kind in TITLES
+        if kind not in ("oracle", "fedavg")
+    },
+    "flameche-paper": Row("FLAMECHE, paper mode (m)", (*PAPER_MODE, "method.missing=impute", *LACKING)),
+    "flameche-robust": Row("FLAMECHE, robust mode (m)", (*ROBUST_MODE, *LACKING)),
+}
+EXTRACTORS = {
+    "random-gaussian": "Gaussian",
+    "random-uniform": "Uniform",
+    "mean": "Mean",
+    "mean-pca-local": "Mean + PCA",
+    "subspace": "Subspaces (PACFL)",
+}
+AXES = {"mean-pca-local": ("metadata.components=50",)}  # the paper does not say; 5 gives too low a DBI
+METADATA = {
+    kind: Row(title, (*PAPER_MODE, f"metadata.kind={kind}", *AXES.get(kind, ())), training=False)
+    for kind, title in EXTRACTORS.items()
+}
+RECLUSTER = {
+    "tau-10": Row("tau = 10", (*PAPER_MODE, "method.tau=10"), training=False),
+    "tau-20": Row("tau = 20", (*PAPER_MODE, "method.tau=20"), training=False),
+    "tau-30": Row("tau = 30", (*PAPER_MODE, "method.tau=30"), training=False),
+    "never": Row("no reclustering", (*PAPER_MODE, "method.tau=0"), training=False),
+}
+M_STEP = {
+    "seen": Row("all seen clients", (*PAPER_MODE, "method.m_step=seen"), training=False),
+    "participants": Row("participants", (*PAPER_MODE, "method.m_step=participants"), training=False),
+}
+SCHEMES = {
+    "plain": "in the clear",
+    "ckks-paper": "CKKS, the paper's parameters",
+    "ckks": "CKKS, ours",
+    "bfv": "BFV",
+}
+CKKS = {
+    kind: Row(title, (*PAPER_MODE, f"scheme.kind={kind}", "scheme.min_cluster=1"), training=False)
+    for kind, title in SCHEMES.items()
+}
+DBI = {
+    **{f"k-{k}": Row(f"K = {k}", (*PAPER_MODE, f"method.clusters={k}"), training=False) for k in KS},
+    **{
+        f"k-{k}-trained": Row(f"K = {k}, trained", (*PAPER_MODE, f"method.clusters={k}"), seeds=(0,))
+        for k in KS
+    },
+}
+READINGS = {
+    **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "fedgroup")},
+    "fedgroup-weights": Row(
+        "FedGroup: newcomers by weights", _method("fedgroup", "method.newcomers=weights")
+    ),
+    "stocfl": MAIN["stocfl"],
+    "stocfl-adam": Row("StoCFL: first updates by Adam", _method("stocfl", "method.first=adam")),
+    "fesem": MAIN["fesem"],
+    "fesem-different": Row("FeSEM: K different models", _method("fesem", "method.start=different")),
+    "fesem-shared": Row("FeSEM: K copies, random centre", _method("fesem", "method.start=shared")),
+    "ifca": MAIN["ifca"],
+    "ifca-one": Row("IFCA: one start", _method("ifca", "method.restarts=1")),
+    **{kind: MAIN[kind] for kind in ("kfed", "pacfl")},
+    "pacfl-smallest": Row("PACFL: smallest angle", _method("pacfl", "method.angle=smallest")),
+    "pacfl-sum": Row("PACFL: sum of angles", _method("pacfl", "method.angle=sum")),
+    **{
+        f"{name}-all": Row(f"{row.title}: short batches too", (*row.overrides, "training.drop_last=false"))
+        for name, row in MAIN.items()
+        if name != "flameche-paper"
+    },
+    "kfed-epoch": Row("K-Fed (m): one local epoch", _method("kfed", "training.epochs=1")),
+    **{
+        f"{kind}-slow": Row(f"{TITLES[kind]}: server_lr {step}", _method(kind, f"training.server_lr={step}"))
+        for kind, step in (("kfed", 0.2), ("pacfl", 0.2), ("ifca", 0.3), ("stocfl", 0.4))
+    },
+}
+RECIPES = {  # what the paper leaves open of the training itself
+    **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
+    **{
+        f"{kind}-{name}": Row(f"{TITLES[kind]}: {title}", _method(kind, *changes))
+        for kind in ("oracle", "fedavg")
+        for name, title, *changes in (
+            ("augment", "flips and shifts", "training.augment=true"),
+            ("whole", "nothing held out", "data.holdout=0"),
+            ("augment-whole", "flips, shifts, nothing held out", "training.augment=true", "data.holdout=0"),
+            ("first-bn", "one client's BatchNorm statistics", "training.bn_buffers=first"),
+            ("local-bn", "own BatchNorm statistics", "training.bn_buffers=local"),
+        )
+    },
+}
+AUTHORS = 'data.transforms=["swap:1,7","swap:2,7","swap:4,7","swap:3,8"]'  # their pairs for MNIST
+UNSKEWED = "data.label_skew=false"
+CLUSTERS = {
+    "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE, training=False),
+    "flameche-seen": Row("FLAMECHE: empty over all seen", (*PAPER_MODE, "method.empty=seen"), training=False),
+    "flameche-unskewed": Row(
+        "FLAMECHE: no label skew", (*PAPER_MODE, UNSKEWED), training=False, settings=("csf",)
+    ),
+    "flameche-pairs": Row(
+        "FLAMECHE: MNIST's pairs swapped", (*PAPER_MODE, AUTHORS), training=False, settings=("csl",)
+    ),
+    "kfed": Row(TITLES["kfed"], _method("kfed"), training=False),
+    "kfed-unskewed": Row(
+        "K-Fed: no label skew", _method("kfed", UNSKEWED), training=False, settings=("csf",)
+    ),
+    "kfed-pairs": Row(
+        "K-Fed: MNIST's pairs swapped", _method("kfed", AUTHORS), training=False, settings=("csl",)
+    ),
+    "pacfl": Row(TITLES["pacfl"], _method("pacfl"), training=False),
+    **{
+        f"pacfl-{angle}": Row(
+            f"PACFL: {title}, complete linkage",
+            _method("pacfl", f"method.angle={angle}", "method.linkage=complete"),
+            training=False,
+        )
+        for angle, title in (
+            ("raw-cosine", "mean cosine of bases as they are"),
+            ("raw-sum", "sum of their angles"),
+        )
+    },
+}
