@@ -90,7 +90,8 @@ own DBI under `csf` agrees with data *without* label skew; which skew its metada
 left without skew are local optima of Algorithm 1 (two groups in one cluster, one group in two).
 
 The paper's DBI under `csl` on CIFAR-10 and PathMNIST is higher than here. It depends on which labels are
-swapped: the paper names pairs for CIFAR-10 only, "for instance". The cause remains open.
+swapped, and on how phi is scaled: the paper names pairs for CIFAR-10 only, "for instance"
+([docs/reproducing.md](../docs/reproducing.md)).
 
 | data | ARI, csf | ARI, csf without skew | paper's ARI | DBI, csf | DBI, without skew | paper's DBI | seeds |
 |---|---|---|---|---|---|---|---|"""

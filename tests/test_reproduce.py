@@ -173,6 +173,12 @@ def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
     assert "in part" not in "\n".join(remarks_on([difference()], [part, known]))
 
 
+def test_a_remark_is_a_guess_or_shown_in_part_not_both(tmp_path):
+    (tmp_path / "remarks.toml").write_text("[[remark]]\ntext = 'x'\nguess = true\npartly = true\n")
+    with pytest.raises(StoreError, match="take one"):
+        read_remarks(Stored([], [tmp_path]))
+
+
 def test_remarks_are_read_and_refused_in_one_line(tmp_path):
     file = tmp_path / "remarks.toml"
     file.write_text('[[remark]]\ntable = "csl"\nmethod = ["ifca"]\ntext = "So."\n')

@@ -186,6 +186,21 @@ def test_a_group_loses_the_same_labels_and_is_not_tested_on_them(
     assert len(plain.test.y) > len(federation.test.y)
 
 
+def test_unequal_groups_take_other_labels_as_long_as_there_are_any(numbered: Make) -> None:
+    how = {"seed": 3, "clients": 8, "groups": [1, 4, 3], "per_label": 5, "missing_by": "group"}
+    for missing, different in ((3, 9), (4, 10)):  # of ten labels
+        federation = build_federation(numbered(), missing_labels=missing, heterogeneity="none", **how)
+        lost = [set(np.flatnonzero(np.array(counts(federation, i)) == 0).tolist()) for i in (0, 1, 5)]
+        assert [len(labels) for labels in lost] == [missing] * 3 and len(set.union(*lost)) == different
+
+
+def test_drift_is_refused_where_groups_lack_labels(numbered: Make) -> None:
+    how = {"seed": 0, "clients": 8, "per_label": 5, "moved": {0: 1}, "missing_by": "group"}
+    with pytest.raises(DataError, match="knows no drift"):
+        build_federation(numbered(), missing_labels=1, **how)
+    assert build_federation(numbered(), **how).group[0] == 1  # nothing is missing
+
+
 def test_a_client_with_a_single_class_is_allowed(numbered: Make) -> None:
     federation = build_federation(numbered(), seed=0, clients=4, per_label=5, missing_labels=9)
     assert all(sorted(counts(federation, i)) == [0] * 9 + [5] for i in range(4))

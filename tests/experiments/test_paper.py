@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from flameche.errors import BadInput, StoreError
-from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.config import config_hash, load_experiment, parse_experiment
 from flameche.experiments.guess import Clock
 from flameche.experiments.paper import ENTRIES, Choice, entry_named
 from flameche.experiments.paper.plan import parse_seeds, parse_shard
 from flameche.experiments.paper.published import Printed, printed
-from flameche.experiments.paper.sets import PAPER_SETS, SETS
+from flameche.experiments.paper.sets import PAPER_SETS, SETS, description
 from flameche.experiments.stored import Lines, Stored
 from flameche.experiments.sweep import deal, missing, unique
 
@@ -108,6 +108,13 @@ def test_every_stored_line_of_the_main_tables_is_found_again():
         setting = line["setting"].removesuffix("-unskewed")  # a change of the data, not another setting
         assert (line["dataset"], setting, line["method"]) == (run.dataset, run.setting, run.method)
         assert line["overrides"] == list(run.overrides)
+
+
+@pytest.mark.parametrize("name", ["main", "ablations"])
+def test_the_hash_of_a_stored_line_is_that_of_its_overrides(name):
+    for line in Lines(ROOT / "results" / f"{name}.jsonl").read():
+        experiment = parse_experiment(description(line["dataset"]), line["overrides"])
+        assert config_hash(experiment) == line["config_hash"]
 
 
 def test_what_the_paper_printed_belongs_to_rows_that_are_there():

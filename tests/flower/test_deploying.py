@@ -55,6 +55,10 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
         (("local", "--app", "nowhere"), "not a Flower app"),
         (("local", "--scheme", "rot13"), "scheme.kind"),
         (("local", "--set", "method.kind=fedgroup", "--scheme", "plain"), "does not run on a network"),
+        (
+            ("local", "--set", "training.server_lr=0.5", "--scheme", "plain"),
+            "server_lr does not run on a network",
+        ),
         (("local", "--data", "nowhere"), "holds neither 0.npz"),
         (("local", "--set", "name='a b'"), "name"),
         (("agree", "nowhere"), "is no app"),

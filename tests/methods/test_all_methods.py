@@ -324,10 +324,11 @@ def test_samples_weigh_where_asked(name):
 @pytest.mark.parametrize(
     "name", [n for n, (kind, _) in VARIANTS.items() if METHODS[kind].about.needs == "sums"]
 )
-def test_a_method_that_needs_sums_alone_trains_the_same_models_under_masks(name):
+@pytest.mark.parametrize("server_lr", [1.0, 0.75])
+def test_a_method_that_needs_sums_alone_trains_the_same_models_under_masks(name, server_lr):
     plain, masked = planted_world(), planted_world()
     masked.updates = protect_updates("secagg", 12, 1, masked.ledger)
-    plain.server_lr = masked.server_lr = 0.75
+    plain.server_lr = masked.server_lr = server_lr
     first, second = made(name, plain), made(name, masked)
     for r in (1, 2, 3):
         first.round(r, np.arange(12))
@@ -373,6 +374,34 @@ def test_a_small_run_goes_from_its_description_to_its_summary_and_resumes(kind, 
     assert {k: v for k, v in again.items() if k not in TIMES} == {
         k: v for k, v in whole.items() if k not in TIMES
     }
+
+
+def test_a_model_goes_as_far_as_the_description_says():
+    moved = {}
+    for step in (1.0, 0.25):
+        setup = build(described("fedavg", training={**SMALL["training"], "server_lr": step}), 0, device="cpu")
+        start = setup.method.models.params
+        setup.method.round(1, np.arange(8))
+        moved[step] = setup.method.models.params - start
+    assert moved[1.0].abs().max() > 1e-3
+    assert (moved[0.25] - moved[1.0] / 4).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["fesem", "fedgroup"])
+def test_clusters_begin_at_the_average_however_far_models_go_later(name):
+    begun = []
+    for step in (1.0, 0.2):
+        world = planted_world()
+        world.server_lr = step
+        method = made(name, world)
+        if name == "fesem":
+            method.local = world.trainer.train(method.models, np.zeros(12, np.int64), np.arange(12), 1)
+            method._seed(np.arange(12))
+        else:
+            method.round(1, np.arange(12))
+            method.round(2, np.arange(12))
+        begun.append(method.models.params)
+    assert torch.equal(*begun)
 
 
 @pytest.mark.parametrize("kind", METHODS)

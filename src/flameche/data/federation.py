@@ -27,7 +27,8 @@ from flameche.data.split import (
     deal_evenly,
     deal_quota,
     in_class_order,
-    lost_labels,
+    lost_by_client,
+    lost_by_group,
 )
 from flameche.errors import DataError
 
@@ -146,7 +147,14 @@ def build_federation(
     members = in_class_order(dataset.train_y, dataset.classes, seed, "train", shuffle=order == "shuffled")
     deals = deal_quota(members, clients, per_label, name=dataset.name, allow_fewer=allow_fewer)
     draws, shared = (seed, dataset.classes, missing_labels), missing_by == "group"
-    lost = [lost_labels(*draws, client=c, group=g if shared else None) for c, g in enumerate(group.tolist())]
+    if shared and missing_labels and moved:
+        raise DataError(
+            'data.missing_by = "group" knows no drift: whoever drifts keeps what its old group lacks'
+        )
+    lost = [
+        lost_by_group(*draws, g) if shared else lost_by_client(*draws, c)
+        for c, g in enumerate(group.tolist())
+    ]
     train, held = [], []
     for client in range(clients):
         dealt = np.concatenate([deal.of(client) for deal in deals])
@@ -169,7 +177,7 @@ def build_federation(
     tests, test_of = _test_sets(dataset, score, order, seed, group, len(sizes))
     test_group = np.arange(len(sizes)) if score == "pool" else group
     if shared:
-        lacking = [list(lost_labels(*draws, client=0, group=g)) for g in range(len(sizes))]
+        lacking = [list(lost_by_group(*draws, g)) for g in range(len(sizes))]
         tests = [
             own[~np.isin(views[g].labels(dataset.test_y[own]), lacking[g])]
             for own, g in zip(tests, test_group.tolist(), strict=True)

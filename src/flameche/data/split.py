@@ -79,11 +79,14 @@ def deal_evenly(members: list[Indices], clients: int) -> list[Deal]:
     return deals
 
 
-def lost_labels(seed: int, classes: int, missing: int, *, client: int, group: int | None = None) -> set[int]:
-    """Draw the labels that a client lacks: its own, or those that all of its group lack."""
-    if group is None:
-        return set(stream(seed, "data", "missing", client).permutation(classes)[:missing].tolist())
-    order = stream(seed, "data", "missing-group").permutation(classes)  # groups take turns
+def lost_by_client(seed: int, classes: int, missing: int, client: int) -> set[int]:
+    """Draw the labels that a client lacks."""
+    return set(stream(seed, "data", "missing", client).permutation(classes)[:missing].tolist())
+
+
+def lost_by_group(seed: int, classes: int, missing: int, group: int) -> set[int]:
+    """Draw the labels that all of a group lack; others than other groups', as long as there are any."""
+    order = stream(seed, "data", "missing-group").permutation(classes)
     return {int(order[(group * missing + turn) % classes]) for turn in range(missing)}
 
 

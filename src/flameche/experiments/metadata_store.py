@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from flameche.data.split import lost_labels
+from flameche.data.split import lost_by_client
 from flameche.experiments.build import extract_metadata, load_federation
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
@@ -72,7 +72,7 @@ def without_labels(metadata: Metadata, seed: int, missing: int) -> Metadata:
     clients, classes = metadata.counts.shape
     kept = np.ones((clients, classes), bool)
     for client in range(clients):
-        kept[client, list(lost_labels(seed, classes, missing, client=client))] = False
+        kept[client, list(lost_by_client(seed, classes, missing, client))] = False
     return Metadata(metadata.phi * kept[:, :, None], metadata.counts * kept)
 
 

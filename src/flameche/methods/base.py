@@ -109,10 +109,12 @@ class World:
         clients: Ints,
         hidden: bool = False,
         share: Floats | None = None,
+        begin: bool = False,
     ) -> Models:
         """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters.
 
-        With `share` [n K], a client counts for every cluster by its share, and for `cluster` no more.
+        With `share` [n K], a client counts for every cluster by its share, and for `cluster` no more. begin:
+        clusters begin here, all the way at the average, whatever `server_lr` says.
         """
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
         rule = self.trainer.plan.bn_buffers
@@ -126,7 +128,8 @@ class World:
         else:
             with self.ledger.clock("server", "training"):
                 models = average(previous, trained, cluster, weight=weight, buffers=rule, share=share)
-        models = previous.towards(models, self.server_lr, with_buffers=rule == "mean")
+        if not begin:
+            models = previous.towards(models, self.server_lr, with_buffers=rule == "mean")
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models

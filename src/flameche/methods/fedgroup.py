@@ -88,7 +88,7 @@ class FedGroup:
             group = means.fit_predict(features).astype(np.int64)
         self.assignment[self.cold_clients] = group
         self.filled = np.bincount(group, minlength=self.clusters) > 0
-        self._take(self.world.average(self.models, self.cold, group, self.cold_clients))
+        self._take(self.world.average(self.models, self.cold, group, self.cold_clients, begin=True))
         self.direction = self.models.pick(np.arange(self.clusters)).minus(self.initial)
         self.cold = self.world.initial_models(0)
 

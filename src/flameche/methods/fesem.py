@@ -85,7 +85,7 @@ class Fesem:
             seed = stream_seed(self.world.seed, "fesem") % 2**32
             means = KMeans(min(self.clusters, len(clients)), n_init=10, tol=0.0, random_state=seed)
             cluster: Ints = means.fit_predict(coordinates(own, self.part)).astype(np.int64)
-        self.models = self.world.average(self.models, own, cluster, clients)
+        self.models = self.world.average(self.models, own, cluster, clients, begin=True)
 
     def serving(self) -> Ints:
         """Serve each client its centre; one never seen gets a random one."""

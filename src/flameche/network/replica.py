@@ -260,6 +260,7 @@ class ReplicaWorld(World):
         clients: Ints,
         hidden: bool = False,
         share: Floats | None = None,
+        begin: bool = False,
     ) -> Any:
         """Train one's own part, give it, and name the models that the server makes of everybody's."""
         names = list(previous.names)

@@ -164,7 +164,6 @@ _TABLES: tuple[dict[str, Any], ...] = (
         "keep": "main",
         "rows": READINGS,
         "datasets": ("mnist", "fashion-mnist"),
-        "seeds": (0,),
     },
     {
         "name": "clusters",
@@ -174,7 +173,6 @@ _TABLES: tuple[dict[str, Any], ...] = (
         "keep": "ablations",
         "rows": CLUSTERS,
         "datasets": ("mnist", "fashion-mnist", "cifar10", "pathmnist"),
-        "seeds": (0, 1, 2),
     },
     {
         "name": "recipes",

@@ -77,32 +77,34 @@ DBI = {
         for k in KS
     },
 }
-READINGS = {
-    **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "fedgroup")},
-    "fedgroup-weights": Row(
-        "FedGroup: newcomers by weights", _method("fedgroup", "method.newcomers=weights")
-    ),
-    "stocfl": MAIN["stocfl"],
-    "stocfl-adam": Row("StoCFL: first updates by Adam", _method("stocfl", "method.first=adam")),
-    "fesem": MAIN["fesem"],
-    "fesem-different": Row("FeSEM: K different models", _method("fesem", "method.start=different")),
-    "fesem-shared": Row("FeSEM: K copies, random centre", _method("fesem", "method.start=shared")),
-    "ifca": MAIN["ifca"],
-    "ifca-one": Row("IFCA: one start", _method("ifca", "method.restarts=1")),
-    **{kind: MAIN[kind] for kind in ("kfed", "pacfl")},
-    "pacfl-smallest": Row("PACFL: smallest angle", _method("pacfl", "method.angle=smallest")),
-    "pacfl-sum": Row("PACFL: sum of angles", _method("pacfl", "method.angle=sum")),
-    **{
-        f"{name}-all": Row(f"{row.title}: short batches too", (*row.overrides, "training.drop_last=false"))
-        for name, row in MAIN.items()
-        if name != "flameche-paper"
-    },
-    "kfed-epoch": Row("K-Fed (m): one local epoch", _method("kfed", "training.epochs=1")),
-    **{
-        f"{kind}-slow": Row(f"{TITLES[kind]}: server_lr {step}", _method(kind, f"training.server_lr={step}"))
-        for kind, step in (("kfed", 0.2), ("pacfl", 0.2), ("ifca", 0.3), ("stocfl", 0.4))
-    },
+FIRST = (0,)  # seed
+
+
+def _other(title: str, kind: str, *changes: str) -> Row:
+    return Row(f"{TITLES[kind].partition(' (')[0]}: {title}", _method(kind, *changes), seeds=FIRST)
+
+
+OTHERS = {
+    "fedgroup-weights": _other("newcomers by weights", "fedgroup", "method.newcomers=weights"),
+    "stocfl-adam": _other("first updates by Adam", "stocfl", "method.first=adam"),
+    "stocfl-slow": _other("server_lr 0.4", "stocfl", "training.server_lr=0.4"),
+    "fesem-different": _other("K different models", "fesem", "method.start=different"),
+    "fesem-shared": _other("K copies, random centre", "fesem", "method.start=shared"),
+    "ifca-one": _other("one start", "ifca", "method.restarts=1"),
+    "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
+    "kfed-epoch": _other("one local epoch", "kfed", "training.epochs=1"),
+    "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
+    "pacfl-smallest": _other("smallest angle", "pacfl", "method.angle=smallest"),
+    "pacfl-sum": _other("sum of angles", "pacfl", "method.angle=sum"),
+    "pacfl-slow": _other("server_lr 0.2", "pacfl", "training.server_lr=0.2"),
 }
+READINGS: dict[str, Row] = {}
+for _name, _taken in MAIN.items():  # each method, and below it how else it can be read
+    READINGS[_name] = _taken
+    READINGS[f"{_name}-all"] = Row(
+        f"{_taken.title}: short batches too", (*_taken.overrides, "training.drop_last=false")
+    )
+    READINGS |= {other: row for other, row in OTHERS.items() if other.partition("-")[0] == _name}
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
     **{
@@ -135,16 +137,17 @@ CLUSTERS = {
     "kfed-pairs": Row(
         "K-Fed: MNIST's pairs swapped", _method("kfed", AUTHORS), training=False, settings=("csl",)
     ),
-    "pacfl": Row(TITLES["pacfl"], _method("pacfl"), training=False),
+    "pacfl": Row(TITLES["pacfl"], _method("pacfl"), training=False, seeds=FIRST),
     **{
         f"pacfl-{angle}": Row(
             f"PACFL: {title}, complete linkage",
             _method("pacfl", f"method.angle={angle}", "method.linkage=complete"),
             training=False,
+            seeds=FIRST,
         )
         for angle, title in (
             ("raw-cosine", "mean cosine of bases as they are"),
-            ("raw-sum", "sum of their angles"),
+            ("raw-sum", "sum of angles of bases as they are"),
         )
     },
 }

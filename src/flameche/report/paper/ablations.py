@@ -14,18 +14,21 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
-CLUSTERED = "Clustered without training. ARI: of the assignments after the last round; DBI: lower is better."
+OURS = ("readings", "clusters", "recipes")  # they stand beside the main tables' cells
+CLUSTERED = "Clustered without training. ARI: of the assignments after the last round"
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
-    "network's features; mean: of images; PCA: each client's own; subspaces: of each client's images.",
+    "network's features; mean: of images; PCA: each client's own, 50 components; subspaces: of each client's "
+    "images.",
     "m-step": "Mean ± sd over three settings and the seeds; the paper's are of one run, of a setting that "
     "it does not name, and have no spread to compare with.",
     "ckks": "Mean ± sd over three settings and the seeds; the leakage guard is off. BFV's sums are exact.",
     "recluster": "Mean ± sd over the seeds.",
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
-    "readings": "Where the published methods leave a choice: the other one, in seed 0, below the one taken.",
-    "clusters": "Mean ± sd over the seeds.",
+    "readings": "Each method as in the main tables, and below it otherwise: with short batches too; in seed "
+    "0 what its publication leaves open, and what brings it nearer to the paper.",
+    "clusters": "Mean ± sd over the seeds; PACFL in seed 0.",
     "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken.",
 }
 
@@ -42,11 +45,7 @@ def draw_over_settings(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
 def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """A table for each setting."""
     sheet, measures = Sheet.of(entry, choice, stored), _measures(entry)
-    ours = entry.name in (
-        "readings",
-        "clusters",
-        "recipes",
-    )  # other readings stand beside the main tables' cells
+    ours = entry.name in OURS
     tables = [
         (
             SETTINGS[setting] if len(sheet.settings) > 1 else "",
@@ -66,8 +65,9 @@ def _measures(entry: Entry) -> Sequence[str]:
 def _drawn(
     entry: Entry, sheet: Sheet, tables: list[tuple[str, Table]], full: Table, remarks: list[str]
 ) -> Drawn:
-    about = CLUSTERED if all(not run.training for run in sheet.planned) else ""
-    mode = "Paper mode." if about and entry.name != "clusters" else ""
+    alone = all(not run.training for run in sheet.planned)
+    about = CLUSTERED + ("." if entry.name == "clusters" else "; DBI: lower is better.") if alone else ""
+    mode = "Paper mode." if alone and entry.name != "clusters" else ""
     pooled = full.rows[0][1].text == "all" if full.rows else False
     lead = sentences([sheet.scale(), mode, about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
     return Drawn(entry.name, entry.title, lead, tables, full, remarks=remarks, runs=sheet.counted)

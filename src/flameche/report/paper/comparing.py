@@ -74,6 +74,8 @@ def _read(file: Path) -> list[Remark]:
         for number, table in enumerate(tables, 1):
             if unknown := set(table) - {*KEYS, "text", "guess", "partly"}:
                 raise StoreError(f"{file}: remark {number} has unknown keys {', '.join(sorted(unknown))}")
+            if table.get("guess") and table.get("partly"):
+                raise StoreError(f"{file}: remark {number} is a guess and shown in part; take one")
             keys = {key: _names(table[key]) for key in KEYS if key in table}
             known = (bool(table.get(key, False)) for key in ("guess", "partly"))
             remarks.append(Remark(keys, str(table["text"]), *known))
