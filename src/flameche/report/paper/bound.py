@@ -15,7 +15,7 @@ from flameche.report.tables import mean_cell
 
 LATE = 20  # rounds, of a hundred; a fifth of fewer
 OURS = "flameche-robust"
-TITLE = "FLAMECHE's robust mode beside Oracle (± over seeds; in the last rounds over rounds and seeds)"
+TITLE = "FLAMECHE's robust mode beside Oracle (± over seeds; in the last 20 rounds over rounds and seeds)"
 COLUMNS = (
     Column("Set", "set"),
     Column("Oracle", "oracle", numeric=True, spread=True),

@@ -117,10 +117,10 @@ def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[s
     open_: dict[bool, list[Difference]] = {True: [], False: []}  # in part, or not at all
     for difference in found:
         fitting = [n for n, remark in enumerate(remarks) if remark.fits(difference)]
-        for n in fitting:
+        shown = [n for n in fitting if not remarks[n].guess]
+        for n in shown or fitting:  # what is shown needs no guess
             told.setdefault(n, []).append(difference)
-        shown = [remarks[n] for n in fitting if not remarks[n].guess]
-        if all(remark.partly for remark in shown):
+        if all(remarks[n].partly for n in shown):
             open_[bool(shown)].append(difference)
     parts = ["## Where it differs from the paper by more than the paper's spread"]
     for heading, guess in (("", False), ("Guesses, not shown by an experiment:", True)):
