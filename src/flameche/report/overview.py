@@ -114,11 +114,12 @@ class Matrix:
         return f"{max(scores):.1f}" if len(scores) > 1 else ""
 
     def own(self) -> str | None:
-        """Name FLAMECHE's row, the one that can be compared with the bounds in most places."""
+        """Name FLAMECHE's row: what compares with the bounds in most places, the default mode first."""
         rows = [name for name in self.rows if self.methods[name] == "flameche"]
 
-        def compared(name: str) -> tuple[int, int]:
-            return len(self.gap(name, "fedavg")) + len(self.gap(name, "oracle")), len(self.rows[name])
+        def compared(name: str) -> tuple[int, int, bool]:
+            places = len(self.gap(name, "fedavg")) + len(self.gap(name, "oracle"))
+            return places, len(self.rows[name]), "robust" in name
 
         return max(rows, key=compared, default=None)
 
