@@ -40,6 +40,20 @@ def test_the_choice_is_the_lowest_training_loss_and_the_first_of_equals():
     assert method.assignment.tolist() == loss.argmin(dim=1).tolist() == [0, 0, 1]
 
 
+def test_the_first_model_may_be_a_random_one_and_the_next_is_chosen():
+    world, other = paper_world(SIDES * 10, starts=GOOD), paper_world(SIDES * 10, starts=GOOD)
+    method, alone = (Ifca(w, clusters=2, restarts=1, first="random") for w in (world, other))
+    method.round(1, np.arange(30))
+    drawn = method.assignment.copy()
+    assert 8 < drawn[:30].sum() < 22 and (drawn[30:] == UNSEEN).all()  # a coin for each
+    alone.round(1, np.array([7]))
+    assert alone.assignment[7] == drawn[7]  # whoever else is there
+    method.models = Models(torch.tensor(GOOD).double(), method.models.buffers)  # one for each side
+    method.round(2, np.arange(40))
+    assert method.assignment[:30].tolist() == ([0, 0, 1, 1] * 8)[:30]
+    assert set(method.assignment[30:].tolist()) == {0, 1}
+
+
 def test_a_client_may_change_its_mind():
     method = Ifca(paper_world(SIDES, starts=GOOD), clusters=2, restarts=1)
     method.round(1, np.arange(4))

@@ -71,6 +71,7 @@ class IfcaConfig(MethodTable):
     kind: Literal["ifca"] = "ifca"
     clusters: Count = 4
     restarts: Count = 5
+    first: Literal["loss", "random"] = "loss"
 
 
 class FesemConfig(MethodTable):

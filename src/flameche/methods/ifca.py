@@ -6,16 +6,19 @@ Deviations:
 - Models are averaged, as in the publication's second variant, after the local epochs that all methods take.
 - `restarts` initialisations (five in the FLAMECHE paper) run side by side, all are paid for, and the one with
   the best accuracy on the clients' held-back samples counts (on their training samples where none are held).
+- With `first = "random"` a client trains a random model when it comes for the first time, and chooses later. By
+  loss, as published, most who come in the first round take the same one, the best of K untrained models.
 - The server sees which model a client trained, and sums: the method runs under secure aggregation.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+from flameche.rng import stream
 
 NOTHING_HELD = "IFCA chose its initialisation by training accuracy where clients hold nothing back"
 
@@ -33,8 +36,10 @@ class Ifca:
         down="S·R·K·M",
     )
 
-    def __init__(self, world: World, *, clusters: int = 4, restarts: int = 5) -> None:
-        self.world, self.clusters, self.restarts = world, clusters, restarts
+    def __init__(
+        self, world: World, *, clusters: int = 4, restarts: int = 5, first: Literal["loss", "random"] = "loss"
+    ) -> None:
+        self.world, self.clusters, self.restarts, self.first = world, clusters, restarts, first
         self.models = world.different_models(restarts * clusters)
         self.choice = np.full((restarts, world.clients), UNSEEN, np.int64)  # [S C]
         self.validation: Floats = np.full((restarts, world.clients), np.nan)  # latest, of each client [S C]
@@ -47,6 +52,8 @@ class Ifca:
         self.world.ledger.received("model", participants, self._size() * len(self.models))
         with self.world.ledger.clock("client", "clustering"):
             choice = np.stack([self._choose(participants, s) for s in range(self.restarts)])  # [S n]
+            if self.first == "random":
+                choice = np.where(self.choice[:, participants] == UNSEEN, self._drawn(participants), choice)
         pick = (choice + np.arange(self.restarts)[:, None] * self.clusters).ravel()
         clients = np.tile(participants, self.restarts)
         trained = self.world.train(self.models, pick, clients, r, fetched=True)
@@ -68,6 +75,12 @@ class Ifca:
         loss = self._losses(clients, start)
         lowest: Ints = np.argmin(np.where(np.isnan(loss), np.inf, loss), axis=1)  # not one that diverged
         return lowest
+
+    def _drawn(self, clients: Ints) -> Ints:
+        """Draw a model of each start for clients [S n]; a client's draw depends on nobody else."""
+        draws = (stream(self.world.seed, "ifca", client) for client in clients.tolist())
+        rows = [draw.integers(self.clusters, size=self.restarts) for draw in draws]
+        return np.array(rows, np.int64).reshape(len(clients), self.restarts).T
 
     def _losses(self, clients: Ints, start: int) -> Floats:
         """Let clients [n] try all models of a start on their training samples [n K]."""

@@ -91,6 +91,9 @@ OTHERS = {
     "fesem-different": _other("K different models", "fesem", "method.start=different"),
     "fesem-shared": _other("K copies, random centre", "fesem", "method.start=shared"),
     "ifca-one": _other("one start", "ifca", "method.restarts=1"),
+    "ifca-random": _other(
+        "one start, first model at random", "ifca", "method.restarts=1", "method.first=random"
+    ),
     "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
     "kfed-epoch": _other("one local epoch", "kfed", "training.epochs=1"),
     "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
