@@ -6,8 +6,8 @@ Deviations:
 - Models are averaged, as in the publication's second variant, after the local epochs that all methods take.
 - `restarts` initialisations (five in the FLAMECHE paper) run side by side, all are paid for, and the one with
   the best accuracy on the clients' held-back samples counts (on their training samples where none are held).
-- With `first = "random"` a client trains a random model when it comes for the first time, and chooses later. By
-  loss, as published, most who come in the first round take the same one, the best of K untrained models.
+- With `first = "random"` a client trains a random model when it comes for the first time, and chooses later.
+  By loss, as published, most who come in the first round take the same one, the best of K untrained models.
 - The server sees which model a client trained, and sums: the method runs under secure aggregation.
 """
 
