@@ -151,10 +151,8 @@ def build_federation(
         raise DataError(
             'data.missing_by = "group" knows no drift: whoever drifts keeps what its old group lacks'
         )
-    lost = [
-        lost_by_group(*draws, g) if shared else lost_by_client(*draws, c)
-        for c, g in enumerate(group.tolist())
-    ]
+    lacking = [lost_by_group(*draws, g) for g in range(len(sizes))]
+    lost = [lacking[g] if shared else lost_by_client(*draws, c) for c, g in enumerate(group.tolist())]
     train, held = [], []
     for client in range(clients):
         dealt = np.concatenate([deal.of(client) for deal in deals])
@@ -177,9 +175,8 @@ def build_federation(
     tests, test_of = _test_sets(dataset, score, order, seed, group, len(sizes))
     test_group = np.arange(len(sizes)) if score == "pool" else group
     if shared:
-        lacking = [list(lost_by_group(*draws, g)) for g in range(len(sizes))]
         tests = [
-            own[~np.isin(views[g].labels(dataset.test_y[own]), lacking[g])]
+            own[~np.isin(views[g].labels(dataset.test_y[own]), list(lacking[g]))]
             for own, g in zip(tests, test_group.tolist(), strict=True)
         ]
     return Federation(
