@@ -234,12 +234,10 @@ class Plain:
         wide = logits[:, :, 0, 0, :classes]
         wide = wide if wide.dtype == torch.float64 else wide.float()
         real = torch.arange(index.shape[1], device=index.device) < count[:, None]
-        weight = real / count.clamp(min=1)[:, None]
+        weight = real.to(wide.dtype) / count.clamp(min=1)[:, None]
         hit = labels[index][..., None] == torch.arange(classes, device=index.device)
         grad = torch.zeros_like(logits)
-        grad[:, :, 0, 0, :classes] = (torch.softmax(wide, 2) - hit.to(wide.dtype)) * weight[..., None].to(
-            wide.dtype
-        )
+        grad[:, :, 0, 0, :classes] = (torch.softmax(wide, 2) - hit.to(wide.dtype)) * weight[..., None]
         return grad
 
     def activate(self, y: Tensor, bias: Tensor | None, relu: bool) -> None:
