@@ -25,6 +25,14 @@ def test_resnet18_has_11176512_weights_without_its_head_and_512_features():
     assert FeatureExtractor(model, (3, 32, 32), seed=0)(torch.zeros(2, 3, 32, 32).byte()).shape == (2, 512)
 
 
+def test_the_stem_for_small_images_has_7680_weights_fewer_and_takes_no_pixels_away():
+    model = build_model("resnet18-small", (3, 32, 32), 10, seed=0)
+    assert sum(w.numel() for w in model.parameters()) - 5130 == 11_176_512 - 3 * 64 * (49 - 9)
+    maps = []
+    model.layer1.register_forward_hook(lambda *seen: maps.append(seen[2].shape))
+    assert model.eval()(torch.zeros(2, 3, 20, 20)).shape == (2, 10) and maps == [(2, 64, 20, 20)]
+
+
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [((1, 8, 8), "small-cnn"), ((1, 28, 28), "lenet5"), ((3, 32, 32), "resnet18"), ((3, 8, 8), "small-cnn")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,9 +20,10 @@ Shape = tuple[int, int, int]
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "lenet5": LeNet5,
     "resnet18": ResNet18,
+    "resnet18-small": partial(ResNet18, small=True),
     "small-cnn": SmallCNN,
 }
-SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1}
+SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1, "resnet18-small": 1}
 
 
 def choose_kind(shape: Shape) -> str:

@@ -33,14 +33,18 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """A 7x7 stem, four stages of two blocks, global average pooling, a linear head."""
+    """A 7x7 stem, four stages of two blocks, global average pooling, a linear head.
 
-    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+    With `small` the stem is one for small images: 3x3, no stride, no pooling; 7,680 weights fewer.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, small: bool = False) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False)
+        stem = (3, 1, 1) if small else (7, 2, 3)  # window, stride, padding
+        self.conv1 = nn.Conv2d(shape[0], 64, *stem, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.maxpool: nn.Module = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
         self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
         self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
         self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
