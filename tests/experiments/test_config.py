@@ -64,9 +64,12 @@ CHANGES: dict[str, Any] = {
     "training.lr": 1,
     "training.trainer": "loop",
     "training.weighting": "samples",
+    "training.optimiser": "sgd",
+    "training.momentum": 0.5,
     "training.server_lr": 0.2,
     "training.bn_buffers": "local",
     "training.augment": True,
+    "training.turn": 20.0,
     "training.drop_last": True,
     "training.evaluate_every": 5,
     "training.precision": "bf16",
@@ -120,6 +123,8 @@ WITHOUT_INFLUENCE = {"name": "other", "seeds": [3, 1], "training.threads": 2, "t
 NEEDED_BY: dict[str, dict[str, Any]] = {
     **{f"method.{key}": {"method": {"mode": "paper"}} for key in FlamecheConfig.PAPER_ONLY},
     "method.most_clusters": {"method": {"clusters": "auto"}},
+    "training.momentum": {"training": {"optimiser": "sgd"}},
+    "training.turn": {"training": {"augment": True}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
 }
 
@@ -429,6 +434,11 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"training": {"epochs": 2.0}}, "training.epochs = 2.0: must be a whole number"),
         ({"training": {"epochs": True}}, "training.epochs = true: must be a whole number"),
         ({"training": {"augment": 1}}, "training.augment = 1: must be true or false"),
+        (
+            {"training": {"momentum": 0.5}},
+            'training.momentum = 0.5 is of training.optimiser = "sgd"; Adam has its own',
+        ),
+        ({"training": {"turn": 20}}, "training.turn = 20 is of training.augment = true, which is off"),
         ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
         ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),
@@ -455,7 +465,7 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"seeds": [4, 4]}, "seeds = [4, 4]: must be distinct"),
         ({"seeds": [4, -1]}, "seeds[1] = -1: must be greater than or equal to 0"),
         ({"model": {"kind": "lenet"}},
-         'model.kind = "lenet": must be one of auto, lenet5, resnet18, small-cnn, '
+         'model.kind = "lenet": must be one of auto, lenet5, resnet18, resnet18-small, small-cnn, '
          "or 'package.module:factory'; did you mean 'lenet5'?"),
         ({"model": {"head": "a" * 200, "kind": 3}}, "model.kind = 3: must be text"),
         ({"rounds": "a" * 200}, f'rounds = "{"a" * 78}…: must be a whole number'),

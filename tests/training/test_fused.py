@@ -8,16 +8,16 @@ from torch import nn
 from flameche.models.build import build_model
 from flameche.models.features import to_input
 from flameche.training import fused
-from flameche.training.augment import drawn, flip_and_crop, moved, noise_of
+from flameche.training.augment import augmented, drawn, moved, noise_of
 from flameche.training.fused import FusedTrainer
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
 from flameche.training.program import stacked_program
 from flameche.training.rounds import lay_out, longest, widths
-from flameche.training.trainer import Pull, TrainingPlan, batches
+from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
 from tests.conftest import tiny_federation
 
-SHAPES = {"small-cnn": (1, 8, 8), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32)}
+SHAPES = {"small-cnn": (1, 8, 8), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32), "resnet18-small": (3, 8, 8)}
 UNEQUAL = (6, 9, 3, 8, 17, 4, 13)  # with batches of 4: a client smaller than a batch, lone last samples
 WILD = (2, 61, 5, 33, 16)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -81,12 +81,15 @@ def rounds(loop, fast, clients, numbers=(2,), rows=3, **more):
         ("lenet5", UNEQUAL, {}),
         ("lenet5", (12, 12, 12), {}),
         ("resnet18", (16, 17), {"epochs": 1, "batch": 8}),
+        ("resnet18-small", (8, 9), {"epochs": 1, "batch": 8}),
     ],
 )
 @pytest.mark.parametrize("align", [1, 8])
 def test_a_round_equals_the_plain_loop(kind, sizes, plan, align, device):
     loop, fast = both(kind, sizes, device, more={"align": align}, **plan)
-    rounds(loop, fast, range(len(sizes)), numbers=(1, 2) if kind != "resnet18" or device == "cuda" else (2,))
+    rounds(
+        loop, fast, range(len(sizes)), numbers=(1, 2) if "resnet18" not in kind or device == "cuda" else (2,)
+    )
 
 
 @pytest.mark.parametrize("sliding", ["none", "first", "all"])
@@ -122,7 +125,7 @@ def test_a_budget_is_what_is_asked_for():
     assert fast._budget == 2**20 and 1 <= fast._budget // fast._each < 100
 
 
-@pytest.mark.parametrize("sgd", [None, 0.05])
+@pytest.mark.parametrize("sgd", [None, Sgd(0.05), Sgd(0.05, 0.5)])
 def test_a_pull_moves_also_weights_that_no_image_meets(sgd, device):
     # 8x8 images: the last maps are 1x1 under 3x3 windows.
     def model():
@@ -214,12 +217,23 @@ def test_models_are_judged_alike_however_they_are_cut(images, part, device, monk
 
 @pytest.mark.parametrize("kind", ["small-cnn", "lenet5"])
 @pytest.mark.parametrize("sliding", ["none", "small", "all"])
-def test_flips_and_shifts_are_those_of_the_plain_loop(kind, sliding, device):
-    loop, fast = both(kind, device=device, more={"sliding": sliding}, augment=True)
+@pytest.mark.parametrize("turn", [0.0, 20.0])
+def test_flips_turns_and_shifts_are_those_of_the_plain_loop(kind, sliding, turn, device):
+    loop, fast = both(kind, device=device, more={"sliding": sliding}, augment=True, turn=turn)
     rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
-    still, _ = both(kind, device=device)
+    still, _ = both(kind, device=device, augment=turn > 0)
     start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
     assert gap(loop.train(start, pick, who, 1), still.train(start, pick, who, 1)) > 1e-6
+
+
+def test_sgd_of_a_plan_is_that_of_the_plain_loop(device):
+    loop, fast = both(device=device, sgd=Sgd(0.05, 0.9))
+    found = rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
+    adam, _ = both(device=device)
+    start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
+    assert gap(loop.train(start, pick, who, 1), adam.train(start, pick, who, 1)) > 1e-4
+    asked = loop.train(start, pick, who, 1, sgd=Sgd(0.05))  # what is asked for comes first
+    assert gap(asked, adam.train(start, pick, who, 1, sgd=Sgd(0.05))) == 0 and found
 
 
 def test_batches_that_are_not_full_are_left_out_as_by_the_plain_loop(device):
@@ -231,14 +245,15 @@ def test_batches_that_are_not_full_are_left_out_as_by_the_plain_loop(device):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 12, 9)])
-def test_bytes_are_moved_as_floats_are(shape):
+@pytest.mark.parametrize("turn", [0.0, 35.0])
+def test_bytes_are_moved_as_floats_are(shape, turn):
     x = torch.randint(0, 256, (30, *shape), dtype=torch.uint8)
     index = torch.randint(0, 30, (2, 16))
-    how = torch.from_numpy(drawn([3, 8], np.array([[16, 11]]), 16, seed=5, round=2))
-    ours = moved(x.permute(0, 2, 3, 1).contiguous(), index, how[0]).permute(0, 1, 4, 2, 3)
+    how = torch.from_numpy(drawn([3, 8], np.array([[16, 11]]), 16, 5, 2, turn))
+    ours = moved(x.permute(0, 2, 3, 1).contiguous(), index, how[0], turn).permute(0, 1, 4, 2, 3)
     assert ours.dtype == torch.uint8
     for m, (client, count) in enumerate([(3, 16), (8, 11)]):
-        floats = flip_and_crop(to_input(x[index[m, :count]], torch.float64), noise_of(client, 5, 2))
+        floats = augmented(to_input(x[index[m, :count]], torch.float64), noise_of(client, 5, 2), turn)
         assert torch.equal(to_input(ours[m, :count], torch.float64), floats)
         assert torch.equal(ours[m, count:], x[index[m, count:]])  # what fills a batch up stays as it is
 

@@ -20,7 +20,7 @@ from flameche.training import crew, pool
 from flameche.training.pool import PoolTrainer
 from flameche.training.quick import QuickTrainer
 from flameche.training.segment import Segment
-from flameche.training.trainer import Pull, TrainingPlan
+from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
 
 
@@ -87,7 +87,9 @@ def test_processes_together_give_the_bits_of_one_alone(statistics):
         start = start.joined(alone.initial())
         start.params[1] *= 0.9
         target = Pull(alone.initial(), 0.2)
-        for r, how in enumerate([{}, {"pull": target}, {"sgd": 0.05}, {"pull": target, "sgd": 0.05}]):
+        for r, how in enumerate(
+            [{}, {"pull": target}, {"sgd": Sgd(0.05)}, {"pull": target, "sgd": Sgd(0.05, 0.5)}]
+        ):
             together, single = (t.train(start, pick, clients, r, **how) for t in (many, alone))
             assert torch.equal(together.params, single.params)
             assert torch.equal(together.buffers, single.buffers)

@@ -9,7 +9,7 @@ from flameche.models.build import build_model
 from flameche.training import quick
 from flameche.training.loop import LoopTrainer
 from flameche.training.quick import QuickConv2d, QuickTrainer, quicken
-from flameche.training.trainer import Pull, TrainingPlan
+from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
 
 UNEQUAL = (21, 40, 33)
@@ -52,11 +52,11 @@ def test_a_round_of_unequal_clients_equals_the_plain_loops(kind, shape, sizes, m
         assert np.allclose(plain.judge(a, clients, clients, part), fast.judge(b, clients, clients, part))
 
 
-def test_a_pull_and_plain_sgd_equal_the_plain_loops():
+def test_a_pull_and_sgd_equal_the_plain_loops():
     plain, fast = both("small-cnn", tiny_federation(UNEQUAL))
     clients = np.arange(3)
     pull = Pull(plain.initial(), 0.3)
-    for how in ({"pull": pull}, {"sgd": 0.1}, {"pull": pull, "sgd": 0.1}):
+    for how in ({"pull": pull}, {"sgd": Sgd(0.1)}, {"pull": pull, "sgd": Sgd(0.1, 0.5)}):
         a, b = (t.train(t.initial(), 0 * clients, clients, 1, **how) for t in (plain, fast))
         assert (a.params - b.params).abs().max() < 1e-9
 

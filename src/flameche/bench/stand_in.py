@@ -15,7 +15,7 @@ from flameche.models.build import build_model
 from flameche.rng import stream
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
-from flameche.training.trainer import Pull, TrainingPlan
+from flameche.training.trainer import Pull, Sgd, TrainingPlan
 
 Ints = NDArray[np.int64]
 SHAPE, CLASSES, PER_CLASS = (1, 28, 28), 10, 4
@@ -62,7 +62,7 @@ class StandInTrainer(LoopTrainer):
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Move each model towards its client's group."""
         self.trainings += len(clients)

@@ -27,7 +27,7 @@ from flameche.simulation.events import Timeline
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch, usable_cores
 from flameche.training.none import NoTrainer
-from flameche.training.trainer import Trainer, TrainingPlan
+from flameche.training.trainer import Sgd, Trainer, TrainingPlan
 
 
 @dataclass
@@ -196,7 +196,10 @@ def extract_metadata(
 def training_plan(experiment: Experiment) -> TrainingPlan:
     """Say how a client trains, as the config says."""
     how = experiment.training
-    return TrainingPlan(how.epochs, how.batch, how.lr, how.augment, how.bn_buffers, how.drop_last)
+    sgd = Sgd(how.lr, how.momentum) if how.optimiser == "sgd" else None
+    return TrainingPlan(
+        how.epochs, how.batch, how.lr, how.augment, how.bn_buffers, how.drop_last, sgd, how.turn
+    )
 
 
 def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:

@@ -34,7 +34,7 @@ from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfi
 from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
 
-MODEL_KINDS = ("auto", "lenet5", "resnet18", "small-cnn")
+MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "small-cnn")
 
 
 def _tuple(value: object) -> object:
@@ -154,16 +154,29 @@ class TrainingConfig(Table):
     epochs: Count = 5
     batch: Count = 128
     lr: float = Field(default=1e-3, gt=0)
+    optimiser: Literal["adam", "sgd"] = "adam"
+    momentum: float = Field(default=0.0, ge=0, lt=1)
     trainer: Literal["auto", "loop", "pool", "vectorised"] = "auto"
     weighting: Literal["uniform", "samples"] = "uniform"
     server_lr: float = Field(default=1.0, gt=0, le=1)
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False
+    turn: float = Field(default=0.0, ge=0, le=180)
     drop_last: bool = False
     evaluate_every: Count = 1
     threads: Natural = 0
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     memory: float = Field(default=0.0, ge=0, le=10_000)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.momentum and self.optimiser == "adam":
+            raise ConfigError(
+                f'training.momentum = {self.momentum} is of training.optimiser = "sgd"; Adam has its own'
+            )
+        if self.turn and not self.augment:
+            raise ConfigError(f"training.turn = {self.turn:g} is of training.augment = true, which is off")
+        return self
 
 
 class MetadataConfig(Table):

@@ -20,7 +20,7 @@ from flameche.protocol.soft import too_few
 from flameche.protocol.sums import StoredSums, Sums
 from flameche.protocol.updates import UpdateSums
 from flameche.training.models import Models, average
-from flameche.training.trainer import Pull, Trainer
+from flameche.training.trainer import Pull, Sgd, Trainer
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -82,7 +82,7 @@ class World:
         hidden: bool = False,
         fetched: bool = False,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Send row pick[n] of models to clients [n], train there, collect the results [n].
 

@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
 from flameche.training.geometry import cosines
 from flameche.training.models import average
-from flameche.training.trainer import Pull
+from flameche.training.trainer import Pull, Sgd
 
 FIRST_LR = 0.01  # of the SGD behind first updates, whose directions count
 SEARCHED = "all clients' first updates, to search the threshold"
@@ -49,7 +49,7 @@ class StoCfl:
         first: Literal["sgd", "adam"] = "sgd",
     ) -> None:
         self.world, self.wanted, self.threshold, self.mu = world, clusters, threshold, mu
-        self.sgd = FIRST_LR if first == "sgd" else None
+        self.sgd = Sgd(FIRST_LR) if first == "sgd" else None
         self.anchor = world.initial_models(1)
         self.models = world.initial_models(1)
         self.psi = self.anchor.minus(self.anchor).pick(np.zeros(world.clients, np.int64))

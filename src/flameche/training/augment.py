@@ -1,18 +1,21 @@
-"""Flips and shifts of training images: how they are drawn, and made of floats or of bytes."""
+"""Flips, turns and shifts of training images: how they are drawn, and made of floats or of bytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from flameche.rng import stream_seed
 from flameche.training.trainer import Ints
 
 PAD = 4  # pixels an image is shifted by at most
+PARTS = 100  # a turn is drawn as a whole number of such parts of the largest, either way
+STILL = (0, PAD, PAD, 0)  # neither flipped nor shifted nor turned
 
 
 def noise_of(client: int, seed: int, round: int) -> torch.Generator:
@@ -20,48 +23,66 @@ def noise_of(client: int, seed: int, round: int) -> torch.Generator:
     return torch.Generator().manual_seed(stream_seed(seed, "augment", round, client) % 2**63)
 
 
-def draw(n: int, generator: torch.Generator, pad: int = PAD) -> tuple[Tensor, Tensor]:
-    """Draw for n images whether each is mirrored [n], and where its cut begins [n 2]."""
+def draw(n: int, generator: torch.Generator, turn: float = 0.0) -> Tensor:
+    """Draw for n images: mirrored or not, where the cut begins (down, right), how far it turns [n 4]."""
     flip = torch.rand(n, generator=generator) < 0.5
-    return flip, torch.randint(0, 2 * pad + 1, (n, 2), generator=generator)
+    shift = torch.randint(0, 2 * PAD + 1, (n, 2), generator=generator)
+    part = torch.randint(-PARTS, PARTS + 1, (n,), generator=generator) if turn else torch.zeros(n)
+    return torch.cat([flip[:, None], shift, part[:, None]], dim=1).to(torch.int8)
 
 
-def flip_and_crop(x: Tensor, generator: torch.Generator, pad: int = PAD) -> Tensor:
-    """Mirror half of the images [n Ch H W] and shift each by up to `pad` pixels, black beyond the border."""
-    n, _, height, width = x.shape
-    flip, shift = (each.to(x.device) for each in draw(n, generator, pad))
-    x = torch.where(flip[:, None, None, None], x.flip(3), x)
-    padded = nn.functional.pad(x, (pad, pad, pad, pad), value=-1.0)  # -1 is black after to_input
-    rows = shift[:, 0, None] + torch.arange(height, device=x.device)
-    columns = shift[:, 1, None] + torch.arange(width, device=x.device)
-    each = torch.arange(n, device=x.device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+def sources(how: Tensor, height: int, width: int, turn: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Tell where each pixel comes from, for images mirrored, turned, then shifted as drawn [... 4].
 
-
-def drawn(clients: Sequence[int], count: Ints, batch: int, seed: int, round: int) -> NDArray[np.int8]:
-    """Draw a round's flips and shifts [S M b 3] for batches of count [S M] images, as `flip_and_crop` does.
-
-    What fills a batch up is neither mirrored nor shifted.
+    Gives rows and columns [... H W], and whether they lie inside the image; a turn takes the nearest pixel.
     """
-    found = np.full((*count.shape, batch, 3), PAD, np.int8)
-    found[..., 0] = 0
+    flip, down, right, part = (each[..., None, None] for each in how.long().unbind(-1))
+    rows = torch.arange(height, device=how.device)[:, None] + down - PAD
+    columns = torch.arange(width, device=how.device) + right - PAD
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    if turn:
+        angle = part.double() * (turn / PARTS * math.pi / 180)
+        middle, centre = (height - 1) / 2, (width - 1) / 2
+        y, x = rows - middle, columns - centre
+        rows = (angle.cos() * y + angle.sin() * x + middle).round().long()
+        columns = (angle.cos() * x - angle.sin() * y + centre).round().long()
+        inside &= (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    columns = torch.where(flip > 0, width - 1 - columns, columns)
+    return rows.clamp(0, height - 1), columns.clamp(0, width - 1), inside
+
+
+def augmented(x: Tensor, generator: torch.Generator, turn: float = 0.0) -> Tensor:
+    """Mirror half of the images [n Ch H W], turn each by up to `turn` degrees, shift it by up to PAD pixels.
+
+    What comes in from beyond the border is black.
+    """
+    n, _, height, width = x.shape
+    rows, columns, inside = sources(draw(n, generator, turn).to(x.device), height, width, turn)
+    each = torch.arange(n, device=x.device)[:, None, None]
+    found = x.permute(0, 2, 3, 1)[each, rows, columns]
+    return torch.where(inside[..., None], found, -1.0).permute(0, 3, 1, 2)  # -1 is black after to_input
+
+
+def drawn(
+    clients: Sequence[int], count: Ints, batch: int, seed: int, round: int, turn: float = 0.0
+) -> NDArray[np.int8]:
+    """Draw for a round [S M b 4], for batches of count [S M] images, as `augmented` does.
+
+    What fills a batch up stays as it is.
+    """
+    found = np.empty((*count.shape, batch, len(STILL)), np.int8)
+    found[:] = STILL
     for m, client in enumerate(clients):
         noise = noise_of(client, seed, round)
         for s in range(len(count)):
             n = int(count[s, m])
             if n:
-                flip, shift = draw(n, noise)
-                found[s, m, :n, 0], found[s, m, :n, 1:] = flip.numpy(), shift.numpy()
+                found[s, m, :n] = draw(n, noise, turn).numpy()
     return found
 
 
-def moved(data: Tensor, index: Tensor, how: Tensor) -> Tensor:
-    """Take images index [M b] of data, bytes [n H W Ch], as drawn [M b 3]: bytes [M b H W Ch]."""
-    height, width = data.shape[1:3]
-    flip, down, right = (each[..., None, None] for each in how.long().unbind(-1))
-    rows = torch.arange(height, device=data.device)[:, None] + down - PAD
-    columns = torch.arange(width, device=data.device) + right - PAD
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    columns = torch.where(flip > 0, width - 1 - columns, columns)
-    found = data[index[..., None, None], rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-    return found * inside[..., None]
+def moved(data: Tensor, index: Tensor, how: Tensor, turn: float = 0.0) -> Tensor:
+    """Take images index [M b] of data, bytes [n H W Ch], as drawn [M b 4]: bytes [M b H W Ch]."""
+    _, height, width, _ = data.shape
+    rows, columns, inside = sources(how, height, width, turn)
+    return data[index[..., None, None], rows, columns] * inside[..., None]

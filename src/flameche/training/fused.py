@@ -25,7 +25,7 @@ from flameche.training.primitives import Plain
 from flameche.training.program import Program, stacked_program
 from flameche.training.rounds import Work, lay_out, longest
 from flameche.training.stack import Stack
-from flameche.training.trainer import Floats, Ints, Pull, ends
+from flameche.training.trainer import Floats, Ints, Pull, Sgd, ends
 from flameche.training.vectorised import SCORE_WEIGHTS, VectorisedTrainer
 from flameche.training.windows import up
 
@@ -91,7 +91,7 @@ class FusedTrainer(VectorisedTrainer):
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
         if not len(clients):
@@ -105,7 +105,7 @@ class FusedTrainer(VectorisedTrainer):
                 part, who = slice(a, a + width), clients[order[a : a + width]]
                 stack = self._stack(width, trim=pull is None)
                 mine = Models(trained.params[part], trained.buffers[part])
-                stack.train(mine, self._work(who, round), self.plan.lr, pull, sgd)
+                stack.train(mine, self._work(who, round), self.plan.lr, pull, sgd or self.plan.sgd)
         if (np.diff(order) < 0).any():
             trained = trained.pick(np.argsort(order))
         if self._local is not None:
@@ -139,6 +139,7 @@ class FusedTrainer(VectorisedTrainer):
                 self._do,
                 Replayer(self.device, self._capture),
                 self.plan.augment,
+                self.plan.turn,
             )
         return self._stacks[width, trim]
 

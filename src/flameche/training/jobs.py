@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
 from flameche.training.segment import Arrays, Segment, Spec
-from flameche.training.trainer import Ints, Part, Pull
+from flameche.training.trainer import Ints, Part, Pull, Sgd
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Training:
 
     round: int
     strength: float | None  # of a pull, whose target lies in shared memory too
-    sgd: float | None
+    sgd: Sgd | None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
-from flameche.training.augment import flip_and_crop, noise_of
+from flameche.training.augment import augmented, noise_of
 from flameche.training.device import finish
 from flameche.training.models import Models, read_module, split_like, write_module
-from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan, batches
+from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, Sgd, TrainingPlan, batches
 
 SCORE_BATCH = 1000
 Piece = tuple[int, int, int, int]  # samples to be tried: row of the models, client, first, last + 1
@@ -88,7 +88,7 @@ class LoopTrainer:
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
         trained = []
@@ -99,7 +99,7 @@ class LoopTrainer:
         return Models(torch.stack([params for params, _ in trained]), torch.stack([b for _, b in trained]))
 
     def train_one(
-        self, models: Models, k: int, client: int, round: int, pull: Pull | None, sgd: float | None
+        self, models: Models, k: int, client: int, round: int, pull: Pull | None, sgd: Sgd | None
     ) -> tuple[Tensor, Tensor]:
         """Train one client from row k of models; give its parameters [P] and buffers [Q]."""
         # Dropout and the like draw from torch's own generator.
@@ -113,10 +113,10 @@ class LoopTrainer:
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
         noise = noise_of(client, self.seed, round)
-        optimiser = self._optimiser(weights, sgd)
+        optimiser = self._optimiser(weights, sgd or self.plan.sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
-            inputs = flip_and_crop(x[rows], noise) if self.plan.augment else x[rows]
+            inputs = augmented(x[rows], noise, self.plan.turn) if self.plan.augment else x[rows]
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(self.model(inputs), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -130,9 +130,9 @@ class LoopTrainer:
             self._local[client] = buffers
         return params, buffers
 
-    def _optimiser(self, weights: list[nn.Parameter], sgd: float | None) -> torch.optim.Optimizer:
+    def _optimiser(self, weights: list[nn.Parameter], sgd: Sgd | None) -> torch.optim.Optimizer:
         if sgd is not None:
-            return torch.optim.SGD(weights, lr=sgd)
+            return torch.optim.SGD(weights, lr=sgd.lr, momentum=sgd.momentum)
         return torch.optim.Adam(weights, lr=self.plan.lr)
 
     def layer(self, name: str) -> slice:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from flameche.training.models import Models
-from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, TrainingPlan
+from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, Sgd, TrainingPlan
 
 
 class NoTrainer:
@@ -27,7 +27,7 @@ class NoTrainer:
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Return as many empty models as clients."""
         return models.pick(pick)

@@ -27,7 +27,7 @@ from flameche.training.loop import Piece
 from flameche.training.models import Models
 from flameche.training.quick import QuickTrainer
 from flameche.training.segment import Segment
-from flameche.training.trainer import Ints, Part, Pull, TrainingPlan
+from flameche.training.trainer import Ints, Part, Pull, Sgd, TrainingPlan
 from flameche.training.worker import describe
 
 PATIENCE = 6.0  # seconds of work here before processes are started: twice what a start costs
@@ -64,7 +64,7 @@ class PoolTrainer(QuickTrainer):
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models; the largest first."""
         task = Training(round, None if pull is None else pull.strength, sgd)

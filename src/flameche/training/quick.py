@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flameche.training.loop import LoopTrainer
+from flameche.training.trainer import Sgd
 
 FEW = 16  # channels that fill a vector register, and with it torch's own pooling
 LEAST = 100_000  # numbers in a map below which one call of torch's costs less than several
@@ -29,7 +30,7 @@ class QuickTrainer(LoopTrainer):
         super().__init__(*args, **options)
         quicken(self.model)
 
-    def _optimiser(self, weights: list[nn.Parameter], sgd: float | None) -> torch.optim.Optimizer:
+    def _optimiser(self, weights: list[nn.Parameter], sgd: Sgd | None) -> torch.optim.Optimizer:
         if sgd is not None:
             return super()._optimiser(weights, sgd)
         return torch.optim.Adam(weights, lr=self.plan.lr, fused=True)  # one pass over the weights

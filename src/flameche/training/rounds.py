@@ -19,7 +19,7 @@ class Work:
     """index [S M b] into all samples; at step s, client m's first count[s, m] are real; none: it rests.
 
     A batch is filled up with its own first sample, so that what is computed of it in vain stays in range.
-    how [S M b 3]: flips and shifts, where images are augmented.
+    how [S M b 4]: flips, shifts and turns, where images are augmented.
     """
 
     index: Ints
@@ -51,7 +51,8 @@ def lay_out(
         index[: len(real), m] = first + shuffled[pattern]
         index[len(real) :, m] = first
         count[: len(real), m] = real
-    return Work(index, count, drawn(clients, count, batch, seed, round) if plan.augment else None)
+    how = drawn(clients, count, batch, seed, round, plan.turn) if plan.augment else None
+    return Work(index, count, how)
 
 
 @lru_cache(maxsize=4096)

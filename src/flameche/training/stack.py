@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flameche.training.augment import moved
+from flameche.training.augment import STILL, moved
 from flameche.training.cuda import Replayer
 from flameche.training.models import Models
 from flameche.training.passes import Pass
 from flameche.training.primitives import Plain
 from flameche.training.program import Program
 from flameche.training.rounds import Work, widths
-from flameche.training.trainer import Pull
+from flameche.training.trainer import Pull, Sgd
 
 
 class Stack:
@@ -31,6 +31,7 @@ class Stack:
         do: Plain,
         replayer: Replayer,
         augment: bool = False,
+        turn: float = 0.0,
     ) -> None:
         steps, clients, batch = size
         device = data[0].device
@@ -44,12 +45,14 @@ class Stack:
         self.grads = torch.zeros(trained, dtype=low, device=device)
         self.index = torch.zeros(steps, clients, batch, dtype=torch.int64, device=device)
         self.count = torch.zeros(steps, clients, dtype=torch.int64, device=device)
-        self.how = torch.zeros(*self.index.shape, 3, dtype=torch.int8, device=device) if augment else None
+        room = (*self.index.shape, len(STILL))
+        self.how = torch.zeros(room, dtype=torch.int8, device=device) if augment else None
+        self.turn = turn
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
         self.target = torch.zeros_like(self.params[:1])
         self.ladder = _ladder(clients)
 
-    def train(self, models: Models, work: Work, lr: float, pull: Pull | None, sgd: float | None) -> None:
+    def train(self, models: Models, work: Work, lr: float, pull: Pull | None, sgd: Sgd | None) -> None:
         """Train up to M clients' models in place; those with most steps come first."""
         self._load(models, work, pull)
         strength = pull.strength if pull else 0.0
@@ -79,7 +82,7 @@ class Stack:
             layout.pack(pull.target.params, self.target)
 
     @torch.no_grad()
-    def _step(self, width: int, lr: float, strength: float, sgd: float | None) -> None:
+    def _step(self, width: int, lr: float, strength: float, sgd: Sgd | None) -> None:
         """Take one step with the first clients: gather, forward, back, optimise; then turn the page."""
         index = self.index.index_select(0, self.now)[0, :width]
         count = self.count.index_select(0, self.now)[0, :width]
@@ -87,7 +90,8 @@ class Stack:
         run = Pass(self.do, self.low[:width], self.params[:width], self.stats[:width], count, grads)
         images, labels = self.data
         if self.how is not None:
-            images = moved(images, index, self.how.index_select(0, self.now)[0, :width]).flatten(0, 1)
+            how = self.how.index_select(0, self.now)[0, :width]
+            images = moved(images, index, how, self.turn).flatten(0, 1)
             labels = labels[index].flatten()
             index = torch.arange(index.numel(), device=index.device).view_as(index)
         self.program.gradient(run, images, labels, index)
@@ -99,7 +103,8 @@ class Stack:
         if sgd is None:
             self.do.adam(params, self.m[:width], self.v[:width], self.now, grads, count, lr, low)
         else:
-            params.sub_(grads * (sgd * (count > 0)[:, None].to(params.dtype)))
+            step = self.m[:width].mul_(sgd.momentum).add_(grads)
+            params.sub_(step * (sgd.lr * (count > 0)[:, None].to(params.dtype)))
             if low is not None:
                 low.copy_(params)
         self.now += 1

@@ -20,8 +20,16 @@ Part = Literal["train", "held", "test"]  # a client's training samples, those it
 
 
 @dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent, m <- momentum m + g, w <- w - lr m, in place of Adam."""
+
+    lr: float
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
 class TrainingPlan:
-    """How a client trains: Adam, rebuilt each round, on cross-entropy."""
+    """How a client trains: Adam, or what `sgd` says, rebuilt each round, on cross-entropy."""
 
     epochs: int = 5
     batch: int = 128
@@ -29,6 +37,8 @@ class TrainingPlan:
     augment: bool = False
     bn_buffers: Buffers = "mean"
     drop_last: bool = False
+    sgd: Sgd | None = None
+    turn: float = 0.0  # degrees, of augmented images at most
 
 
 @dataclass(frozen=True)
@@ -56,11 +66,11 @@ class Trainer(Protocol):
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models, on its own samples; return their models [n].
 
-        pull: a proximal term; sgd: plain SGD at this learning rate in place of Adam.
+        pull: a proximal term; sgd: in place of what the plan says.
         """
         ...
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flameche.models.features import to_input
-from flameche.training.augment import flip_and_crop, noise_of
+from flameche.training.augment import augmented, noise_of
 from flameche.training.device import finish
 from flameche.training.loop import LoopTrainer, OnDevice
 from flameche.training.models import Models
 from flameche.training.stacked import StackedModule
-from flameche.training.trainer import Floats, Ints, Part, Pull, batches
+from flameche.training.trainer import Floats, Ints, Part, Pull, Sgd, batches
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's own
 SCORE_IMAGES = 2**13  # images x models of one forward pass
@@ -47,10 +47,10 @@ class VectorisedTrainer(LoopTrainer):
         clients: Ints,
         round: int,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> Models:
         """Train clients [n], each from row pick[n] of models."""
-        width = self._width
+        width, sgd = self._width, sgd or self.plan.sgd
         parts = [
             self._train_stack(models.pick(pick[a : a + width]), clients[a : a + width], round, pull, sgd)
             for a in range(0, len(clients), width)
@@ -59,7 +59,7 @@ class VectorisedTrainer(LoopTrainer):
         return Models(torch.cat([p.params for p in parts]), torch.cat([p.buffers for p in parts]))
 
     def _train_stack(
-        self, start: Models, clients: Ints, round: int, pull: Pull | None, sgd: float | None
+        self, start: Models, clients: Ints, round: int, pull: Pull | None, sgd: Sgd | None
     ) -> Models:
         own = self._parts["train"]
         steps = [
@@ -82,7 +82,8 @@ class VectorisedTrainer(LoopTrainer):
         for group, samples in zip(calls, self._gather(calls, steps), strict=True):
             x = to_input(own.x[samples], self.dtype)
             if self.plan.augment:
-                x = torch.stack([flip_and_crop(one, noise[i]) for one, i in zip(x, group, strict=True)])
+                turn = self.plan.turn
+                x = torch.stack([augmented(one, noise[i], turn) for one, i in zip(x, group, strict=True)])
             part = _rows(group)
             mine = params[part], buffers[part], m[part], v[part], t[part]
             self.step(*mine, x, own.y[samples], pull, sgd)
@@ -115,9 +116,9 @@ class VectorisedTrainer(LoopTrainer):
         x: Tensor,
         y: Tensor,
         pull: Pull | None = None,
-        sgd: float | None = None,
+        sgd: Sgd | None = None,
     ) -> None:
-        """Take one step of Adam (or plain SGD at a learning rate) with g clients, in place.
+        """Take one step of Adam, or of SGD, with g clients, in place.
 
         params, m, v [g P], buffers [g Q], t [g] steps taken before, x [g b Ch H W], y [g b].
         """
@@ -132,7 +133,7 @@ class VectorisedTrainer(LoopTrainer):
         if sgd is None:
             adam(params, m, v, t, grad, self.plan.lr)
         else:
-            params.sub_(grad, alpha=sgd)
+            params.sub_(m.mul_(sgd.momentum).add_(grad), alpha=sgd.lr)
 
     @torch.no_grad()
     def _ask(
