@@ -108,7 +108,7 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "oracle": {},
     "ifca": {"clusters": 3, "restarts": 1, "first": "random"},
-    "fesem": {"clusters": 3, "start": "shared", "layer": "fc2"},
+    "fesem": {"clusters": 3, "start": "shared", "layer": "fc2", "newcomers": "first"},
     "fedgroup": {"clusters": 3, "cold_rounds": 1, "newcomers": "weights"},
     "stocfl": {"clusters": 3, "threshold": 0.5, "mu": 0.0, "first": "adam"},
     "kfed": {"clusters": 3},

@@ -38,6 +38,7 @@ VARIANTS = {
     "fesem, different": ("fesem", {"clusters": 3, "start": "different"}),
     "fesem, shared": ("fesem", {"clusters": 3, "start": "shared"}),
     "fesem, layer": ("fesem", {"clusters": 3, "layer": "head"}),
+    "fesem, first": ("fesem", {"clusters": 3, "newcomers": "first"}),
     "fedgroup": ("fedgroup", {"clusters": 3}),
     "fedgroup, weights": ("fedgroup", {"clusters": 3, "cold_rounds": 1, "newcomers": "weights"}),
     "stocfl": ("stocfl", {"clusters": 3}),

@@ -128,6 +128,18 @@ def test_after_a_kmeans_start_newcomers_first_train_from_the_initial_model():
     assert method.assignment[4] == method.assignment[2]
 
 
+def test_newcomers_may_be_compared_with_the_centres_as_they_first_were():
+    # Centres begin at (2 0) and (0 22); the second goes on to (0 90), and (0 12) is nearer to the first then.
+    for newcomers, joined in (("moved", 0), ("first", 2)):
+        method, trainer = begun([*PAIRS, [0, 12]], newcomers=newcomers)
+        trainer.targets[2:4] = torch.tensor([[0.0, 90.0], [0.0, 90.0]])
+        method.round(2, np.array([2, 3]))
+        method.round(3, np.array([4]))
+        assert method.assignment[4] == method.assignment[joined]
+        method.round(4, np.array([4]))  # it is known now, and stays with the centre that it moved to itself
+        assert method.assignment[4] == method.assignment[joined]
+
+
 def test_kmeans_looks_at_the_named_layer_only():
     targets = [[0, 0], [0, 5], [90, 0], [90, 5]]
     world = paper_world(targets, layers={"head": slice(1, 2)})

@@ -75,13 +75,17 @@ class IfcaConfig(MethodTable):
 
 
 class FesemConfig(MethodTable):
-    """K-means over the clients' weights; `start` gives the first centres, `layer` takes one layer alone."""
+    """K-means over the clients' weights; `start` gives the first centres, `layer` takes one layer alone.
+
+    `newcomers` are compared with the centres as they have `moved`, or as they `first` were.
+    """
 
     needs: ClassVar[Literal["sums", "terms"]] = "terms"
     kind: Literal["fesem"] = "fesem"
     clusters: Count = 4
     start: Literal["kmeans", "different", "shared"] = "kmeans"
     layer: str = ""
+    newcomers: Literal["moved", "first"] = "moved"
 
 
 class FedgroupConfig(MethodTable):

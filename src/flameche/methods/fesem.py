@@ -9,7 +9,8 @@ Deviations:
   "shared": K copies of one. In these a newcomer first trains from a random centre, and hardly any client
   ever leaves the centre it first joined (measured: ARI 0).
 - With "kmeans", newcomers of later rounds train from the *initial* model; a random centre does worse. Centres
-  have moved on by then, so that some newcomers join the one that moved least.
+  have moved on by then, so that some newcomers join the one that moved least; `newcomers = "first"` compares
+  them with the centres as they first were, and finds more of the groups.
 - A client that takes part for the first time has no weights yet: it trains once more, and is charged for it.
 - Distances are taken over all parameters; `layer` names one layer, as in the original code.
 - Centres are unweighted averages; one that nobody chose keeps its place.
@@ -28,6 +29,7 @@ from flameche.training.geometry import coordinates, distances
 from flameche.training.models import Models
 
 Start = Literal["kmeans", "different", "shared"]
+Newcomers = Literal["moved", "first"]
 
 
 class Fesem:
@@ -44,12 +46,21 @@ class Fesem:
         down="M",
     )
 
-    def __init__(self, world: World, *, clusters: int = 4, start: Start = "kmeans", layer: str = "") -> None:
-        self.world, self.clusters, self.start = world, clusters, start
+    def __init__(
+        self,
+        world: World,
+        *,
+        clusters: int = 4,
+        start: Start = "kmeans",
+        layer: str = "",
+        newcomers: Newcomers = "moved",
+    ) -> None:
+        self.world, self.clusters, self.start, self.newcomers = world, clusters, start, newcomers
         self.initial = world.initial_models(1)
         self.models = (
             world.different_models(clusters) if start == "different" else world.initial_models(clusters)
         )
+        self.began = self.models  # the centres as they first were
         self.part = world.trainer.layer(layer) if layer else slice(None)
         self.local = world.initial_models(world.clients)  # each client's last weights
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
@@ -57,13 +68,16 @@ class Fesem:
 
     def round(self, r: int, participants: Ints) -> bool:
         """Compare, train and average."""
-        new = participants[self.assignment[participants] == UNSEEN]
+        fresh = self.assignment[participants] == UNSEEN
+        new = participants[fresh]
         if len(new):
             self.local = self.local.with_rows(new, self._first_models(new, r))
         if r == 1 and self.start == "kmeans":
             self._seed(participants)
         with self.world.ledger.clock("server", "clustering"):
             away = distances(self.local.pick(participants), self.models, self.part)
+            if self.newcomers == "first":
+                away[fresh] = distances(self.local.pick(new), self.began, self.part)
             nearest: Ints = np.argmin(np.where(np.isnan(away), np.inf, away), axis=1)
         self.assignment[participants] = nearest
         trained = self.world.train(self.models, nearest, participants, r)
@@ -85,7 +99,7 @@ class Fesem:
             seed = stream_seed(self.world.seed, "fesem") % 2**32
             means = KMeans(min(self.clusters, len(clients)), n_init=10, tol=0.0, random_state=seed)
             cluster: Ints = means.fit_predict(coordinates(own, self.part)).astype(np.int64)
-        self.models = self.world.average(self.models, own, cluster, clients, begin=True)
+        self.models = self.began = self.world.average(self.models, own, cluster, clients, begin=True)
 
     def serving(self) -> Ints:
         """Serve each client its centre; one never seen gets a random one."""
@@ -96,9 +110,14 @@ class Fesem:
         return Outcome()
 
     def state(self) -> Arrays:
-        """Give every client's last weights."""
-        return self.local.to_arrays()
+        """Give every client's last weights, and the first centres where newcomers ask for them."""
+        began = self.began.to_arrays() if self.newcomers == "first" else {}
+        return {**self.local.to_arrays(), **{f"began/{key}": value for key, value in began.items()}}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.local = self.local.from_arrays(arrays)
+        if self.newcomers == "first":
+            self.began = self.began.from_arrays(
+                {key: arrays[f"began/{key}"] for key in ("params", "buffers")}
+            )
