@@ -438,6 +438,15 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
             {"training": {"momentum": 0.5}},
             'training.momentum = 0.5 is of training.optimiser = "sgd"; Adam has its own',
         ),
+        (
+            {"training": {"optimiser": "sgd"}, "method": {"kind": "stocfl", "first": "adam"}},
+            'method.first = "adam" is the Adam of all training, training.optimiser = "sgd" has none; '
+            'take first = "sgd"',
+        ),
+        (
+            {"method": {"kind": "fesem", "start": "shared", "newcomers": "first"}},
+            'method.newcomers = "first" belongs to method.start = "kmeans"',
+        ),
         ({"training": {"turn": 20}}, "training.turn = 20 is of training.augment = true, which is off"),
         ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,10 @@ from typer.testing import CliRunner
 
 from flameche.cli import app
 from flameche.errors import StoreError
-from flameche.experiments.build import build
+from flameche.experiments.build import build, training_plan
 from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.training.trainer import Sgd, TrainingPlan
 
 SMALL = {
     "name": "small",
@@ -158,12 +160,23 @@ def test_metadata_summarise_all_samples_or_those_trained_on():
     assert not np.allclose(phi(0.3, "train"), phi(0.0, "train"), atol=1e-3)
 
 
+def test_every_key_of_local_training_reaches_the_clients_plan():
+    told = {"epochs": 3, "batch": 7, "lr": 0.5, "augment": True, "turn": 11.0, "bn_buffers": "first"}
+    told |= {"drop_last": True, "optimiser": "sgd", "momentum": 0.25}
+    plan = training_plan(parse_experiment({**SMALL, "training": told}))
+    assert {key: getattr(plan, key) for key in told if hasattr(plan, key)} == {
+        key: told[key] for key in told if key not in ("optimiser", "momentum")
+    }
+    assert plan.sgd == Sgd(0.5, 0.25)
+    assert not any(getattr(plan, own.name) == getattr(TrainingPlan(), own.name) for own in fields(plan))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"method": {"kind": "fedavg"}},
         {"method": {"mode": "paper", "missing": "impute"}, "data": {**SMALL["data"], "missing_labels": 2}},
-        {"training": {**SMALL["training"], "augment": True, "weighting": "samples"}},
+        {"training": {**SMALL["training"], "augment": True, "turn": 20, "weighting": "samples"}},
         {"training": {**SMALL["training"], "bn_buffers": "local"}, "model": {"kind": "tests.nets:normed"}},
         {"method": {"clusters": "auto", "most_clusters": 4}, "data": {**SMALL["data"], "clients": 16}},
     ],

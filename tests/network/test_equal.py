@@ -59,6 +59,13 @@ def test_flameche(scheme, mode, tmp_path):
     assert server.standing.outcome["final"] == result.outcome.assignment.tolist()
 
 
+def test_nodes_train_as_the_plan_says(tmp_path):
+    how = {"optimiser": "sgd", "lr": 0.05, "momentum": 0.5, "augment": True, "turn": 20, "drop_last": True}
+    own = experiment(method={"kind": "fedavg"}, training={"epochs": 1, "batch": 8, "threads": 1, **how})
+    server, records, (setup, result) = both(own, tmp_path)
+    assert_equal(server, records, setup, result)
+
+
 @pytest.mark.parametrize("method", [{"kind": "fedavg"}, {"kind": "ifca", "clusters": 2, "restarts": 2}])
 def test_beside_it(method, tmp_path):
     own = experiment(method=method)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flameche.training.augment import PAD, PARTS, STILL, augmented, draw, moved
+from flameche.training.augment import PAD, STILL, TURN_STEPS, augmented, draw, moved
 
 
 def made(images, how, turn=0.0):
@@ -36,27 +36,37 @@ def test_a_shift_is_a_cut_of_the_padded_image():
 @pytest.mark.parametrize("side", [5, 6])
 def test_a_quarter_turn_is_a_rotation_and_a_shift_comes_after_it(side):
     x = images(side, side)
-    for part, quarters in ((PARTS, 1), (-PARTS, -1)):
+    for part, quarters in ((TURN_STEPS, 1), (-TURN_STEPS, -1)):
         assert torch.equal(made(x, (0, PAD, PAD, part), turn=90.0), torch.rot90(x, quarters, (2, 3)))
-    assert torch.equal(made(x, (0, PAD, PAD, PARTS), turn=180.0), x.flip(2, 3))
+    assert torch.equal(made(x, (0, PAD, PAD, TURN_STEPS), turn=180.0), x.flip(2, 3))
+    oblong = images(5, 7)
+    assert torch.equal(made(oblong, (0, PAD, PAD, TURN_STEPS), turn=180.0), oblong.flip(2, 3))
+    tipped = torch.rot90(oblong, 1, (2, 3))[:, :, 1:6]  # 7 high, 5 wide; cut to 5 high, black beside it
+    assert torch.equal(
+        made(oblong, (0, PAD, PAD, TURN_STEPS), turn=90.0), torch.nn.functional.pad(tipped, (1, 1))
+    )
     turned = torch.rot90(x.flip(3), 1, (2, 3))
-    assert torch.equal(made(x, (1, 3, 6, PARTS), turn=90.0), made(turned, (0, 3, 6, 0)))
+    assert torch.equal(made(x, (1, 3, 6, TURN_STEPS), turn=90.0), made(turned, (0, 3, 6, 0)))
 
 
 def test_a_small_turn_moves_the_rim_by_what_trigonometry_says_and_lets_black_in():
     x = torch.zeros(1, 1, 21, 21).byte()
     x[0, 0, 10, 20] = 9  # ten pixels right of the centre
-    out = made(x, (0, PAD, PAD, PARTS), turn=30.0)
+    out = made(x, (0, PAD, PAD, TURN_STEPS), turn=30.0)
     assert out[0, 0].nonzero().tolist() == [[5, 19]]  # 10 sin 30 = 5 up, 10 cos 30 = 8.7 right
-    corner = made(torch.full_like(x, 7), (0, PAD, PAD, PARTS), turn=30.0)
+    corner = made(torch.full_like(x, 7), (0, PAD, PAD, TURN_STEPS), turn=30.0)
     assert corner[0, 0, 0, 0] == 0 and corner[0, 0, 10, 10] == 7
 
 
-def test_draws_are_the_generators_and_turns_disturb_no_flips_or_shifts():
+def test_draws_are_the_generators_and_turns_are_drawn_last():
     first, second, turned = (draw(500, torch.Generator().manual_seed(3), turn) for turn in (0.0, 0.0, 20.0))
     assert torch.equal(first, second) and torch.equal(first[:, :3], turned[:, :3])
-    assert not first[:, 3].any() and turned[:, 3].abs().max() > 0.95 * PARTS
-    assert turned[:, 3].abs().max() <= PARTS and turned[:, 1:3].min() == 0 and turned[:, 1:3].max() == 2 * PAD
+    assert not first[:, 3].any() and turned[:, 3].abs().max() > 0.95 * TURN_STEPS
+    assert (
+        turned[:, 3].abs().max() <= TURN_STEPS
+        and turned[:, 1:3].min() == 0
+        and turned[:, 1:3].max() == 2 * PAD
+    )
 
 
 def test_floats_from_beyond_the_border_are_black():

@@ -9,7 +9,7 @@ from flameche.training import vectorised
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models, read_module
 from flameche.training.stacked import StackedModule, stackable
-from flameche.training.trainer import Pull, TrainingPlan, batches
+from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
 from flameche.training.vectorised import VectorisedTrainer, adam, schedule
 from tests.conftest import tiny_federation
 
@@ -114,8 +114,9 @@ def test_one_client_alone_equals_the_plain_loop():
     assert gap(*one_round(loop, fast, [1])) < 1e-9
 
 
-def test_augmentation_draws_what_the_plain_loop_draws():
-    loop, fast = both(augment=True)
+@pytest.mark.parametrize("plan", [{"augment": True}, {"augment": True, "turn": 20.0}, {"sgd": Sgd(0.1, 0.5)}])
+def test_augmentation_and_sgd_are_the_plain_loops(plan):
+    loop, fast = both(**plan)
     assert gap(*one_round(loop, fast, [5, 0, 4, 1])) < 1e-9
 
 

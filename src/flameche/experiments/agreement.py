@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flameche.errors import ConfigError
-from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodTable
+from flameche.experiments.method_tables import (
+    FesemConfig,
+    FlamecheConfig,
+    FlamecheSoftConfig,
+    MethodTable,
+    StocflConfig,
+)
 
 if TYPE_CHECKING:
     from flameche.experiments.schema import Experiment, SchemeConfig
@@ -68,6 +74,18 @@ def check_soft(method: FlamecheSoftConfig, scheme: SchemeConfig, clients: int) -
             f"scheme.min_cluster = {scheme.least} can never be reached: {clients} clients (data.clients) are "
             f"too few for method.clusters = {method.clusters} with so many each"
         )
+
+
+def check_first(experiment: Experiment) -> None:
+    """Refuse ways to take clients in that do not go with how they train or how centres begin."""
+    method, optimiser = experiment.method, experiment.training.optimiser
+    if isinstance(method, StocflConfig) and method.first == "adam" and optimiser == "sgd":
+        raise ConfigError(
+            'method.first = "adam" is the Adam of all training, training.optimiser = "sgd" has none; '
+            'take first = "sgd"'
+        )
+    if isinstance(method, FesemConfig) and method.newcomers == "first" and method.start != "kmeans":
+        raise ConfigError('method.newcomers = "first" belongs to method.start = "kmeans"')
 
 
 def check_statistics(experiment: Experiment) -> None:

@@ -198,8 +198,9 @@ def training_plan(experiment: Experiment) -> TrainingPlan:
     how = experiment.training
     sgd = Sgd(how.lr, how.momentum) if how.optimiser == "sgd" else None
     return TrainingPlan(
-        how.epochs, how.batch, how.lr, how.augment, how.bn_buffers, how.drop_last, sgd, how.turn
-    )
+        epochs=how.epochs, batch=how.batch, lr=how.lr, augment=how.augment, bn_buffers=how.bn_buffers,
+        drop_last=how.drop_last, sgd=sgd, turn=how.turn,
+    )  # fmt: skip
 
 
 def _trainer(experiment: Experiment, federation: Federation, seed: int, device: str) -> Trainer:

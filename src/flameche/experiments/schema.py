@@ -21,6 +21,7 @@ from pydantic import (
 
 from flameche.errors import ConfigError
 from flameche.experiments.agreement import (
+    check_first,
     check_flameche,
     check_guard,
     check_living,
@@ -253,6 +254,7 @@ class Experiment(Table):
             check_flameche(self.method, self.scheme)
         if isinstance(self.method, FlamecheSoftConfig):
             check_soft(self.method, self.scheme, self.data.clients)
+        check_first(self)
         check_statistics(self)
         check_guard(self)
         check_numbers(self)

@@ -35,7 +35,8 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """A 7x7 stem, four stages of two blocks, global average pooling, a linear head.
 
-    With `small` the stem is one for small images: 3x3, no stride, no pooling; 7,680 weights fewer.
+    With `small` the stem is one for small images: 3x3, no stride, no pooling; with three channels
+    it has 7,680 weights fewer.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, small: bool = False) -> None:

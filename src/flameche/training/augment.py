@@ -14,7 +14,7 @@ from flameche.rng import stream_seed
 from flameche.training.trainer import Ints
 
 PAD = 4  # pixels an image is shifted by at most
-PARTS = 100  # a turn is drawn as a whole number of such parts of the largest, either way
+TURN_STEPS = 100  # a turn is a whole number of such parts of the largest, either way
 STILL = (0, PAD, PAD, 0)  # neither flipped nor shifted nor turned
 
 
@@ -27,21 +27,22 @@ def draw(n: int, generator: torch.Generator, turn: float = 0.0) -> Tensor:
     """Draw for n images: mirrored or not, where the cut begins (down, right), how far it turns [n 4]."""
     flip = torch.rand(n, generator=generator) < 0.5
     shift = torch.randint(0, 2 * PAD + 1, (n, 2), generator=generator)
-    part = torch.randint(-PARTS, PARTS + 1, (n,), generator=generator) if turn else torch.zeros(n)
+    part = torch.randint(-TURN_STEPS, TURN_STEPS + 1, (n,), generator=generator) if turn else torch.zeros(n)
     return torch.cat([flip[:, None], shift, part[:, None]], dim=1).to(torch.int8)
 
 
 def sources(how: Tensor, height: int, width: int, turn: float) -> tuple[Tensor, Tensor, Tensor]:
     """Tell where each pixel comes from, for images mirrored, turned, then shifted as drawn [... 4].
 
-    Gives rows and columns [... H W], and whether they lie inside the image; a turn takes the nearest pixel.
+    Gives rows and columns, broadcast to [... H W], and whether they lie inside the image; a turn takes the
+    nearest pixel.
     """
     flip, down, right, part = (each[..., None, None] for each in how.long().unbind(-1))
     rows = torch.arange(height, device=how.device)[:, None] + down - PAD
     columns = torch.arange(width, device=how.device) + right - PAD
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     if turn:
-        angle = part.double() * (turn / PARTS * math.pi / 180)
+        angle = part.double() * (turn / TURN_STEPS * math.pi / 180)
         middle, centre = (height - 1) / 2, (width - 1) / 2
         y, x = rows - middle, columns - centre
         rows = (angle.cos() * y + angle.sin() * x + middle).round().long()

@@ -16,7 +16,7 @@ class Entry:
     """A table or figure: its title, where the paper has it, and the runs it is made of.
 
     `keep`: the compact file in results/ to which its runs go. `command`: what measures it, where that is a
-    benchmark and no runs.
+    benchmark and no runs. `beside`: the paper's table whose values stand beside ours, where it is another.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Entry:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     command: str = ""
     file: str = ""  # of results/, that the command writes
+    beside: str = ""
 
     def plan(self, choice: Choice | None = None) -> list[Planned]:
         """List the runs, the first seeds of everything first."""

@@ -1,7 +1,7 @@
 """The registry: every table and figure of the paper by name.
 
-The paper's second figure, which draws the algorithm, is no result and not here; `readings`, `clusters` and
-`recipes` are ours.
+The paper's second figure, which draws the algorithm, is no result and not here; `readings`, `clusters`,
+`recipes` and `missing-by-group` are ours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flameche.experiments.paper.rows import (
     MAIN,
     METADATA,
     MISSING,
+    MISSING_BY_GROUP,
     READINGS,
     RECIPES,
     RECLUSTER,
@@ -164,6 +165,17 @@ _TABLES: tuple[dict[str, Any], ...] = (
         "keep": "main",
         "rows": READINGS,
         "datasets": ("mnist", "fashion-mnist"),
+    },
+    {
+        "name": "missing-by-group",
+        "title": "One label missing, the same in all of a group",
+        "where": "not in the paper",
+        "hardware": GPU,
+        "keep": "ablations",
+        "rows": MISSING_BY_GROUP,
+        "datasets": ("fashion-mnist",),
+        "settings": ("csf",),
+        "beside": "missing",
     },
     {
         "name": "clusters",

@@ -15,6 +15,7 @@ TITLES = {
     "pacfl": "PACFL (m)",
 }
 KS = range(2, 9)
+FIRST = (0,)  # seed
 
 
 def _method(kind: str, *more: str) -> tuple[str, ...]:
@@ -37,6 +38,10 @@ MISSING = {
     },
     "flameche-paper": Row("FLAMECHE, paper mode (m)", (*PAPER_MODE, "method.missing=impute", *LACKING)),
     "flameche-robust": Row("FLAMECHE, robust mode (m)", (*ROBUST_MODE, *LACKING)),
+}
+MISSING_BY_GROUP = {
+    kind: Row(row.title, (*row.overrides, "data.missing_by=group"), seeds=FIRST)
+    for kind, row in MISSING.items()
 }
 EXTRACTORS = {
     "random-gaussian": "Gaussian",
@@ -77,29 +82,33 @@ DBI = {
         for k in KS
     },
 }
-FIRST = (0,)  # seed
 
 
 def _other(title: str, kind: str, *changes: str) -> Row:
     return Row(f"{TITLES[kind].partition(' (')[0]}: {title}", _method(kind, *changes), seeds=FIRST)
 
 
+SGD = ("training.optimiser=sgd", "training.lr=0.01", "training.momentum=0.5")  # as PACFL published it
 OTHERS = {
     "fedgroup-weights": _other("newcomers by weights", "fedgroup", "method.newcomers=weights"),
     "stocfl-adam": _other("first updates by Adam", "stocfl", "method.first=adam"),
     "stocfl-slow": _other("server_lr 0.4", "stocfl", "training.server_lr=0.4"),
     "fesem-different": _other("K different models", "fesem", "method.start=different"),
     "fesem-shared": _other("K copies, random centre", "fesem", "method.start=shared"),
+    "fesem-first": _other("newcomers by the first centres", "fesem", "method.newcomers=first"),
     "ifca-one": _other("one start", "ifca", "method.restarts=1"),
     "ifca-random": _other(
         "one start, first model at random", "ifca", "method.restarts=1", "method.first=random"
     ),
+    "ifca-random-five": _other("five starts, first model at random", "ifca", "method.first=random"),
     "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
     "kfed-epoch": _other("one local epoch", "kfed", "training.epochs=1"),
     "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
+    "kfed-sgd": _other("trained by SGD", "kfed", *SGD),
     "pacfl-smallest": _other("smallest angle", "pacfl", "method.angle=smallest"),
     "pacfl-sum": _other("sum of angles", "pacfl", "method.angle=sum"),
     "pacfl-slow": _other("server_lr 0.2", "pacfl", "training.server_lr=0.2"),
+    "pacfl-sgd": _other("trained by SGD", "pacfl", *SGD),
 }
 READINGS: dict[str, Row] = {}
 for _name, _taken in MAIN.items():  # each method, and below it how else it can be read

@@ -14,7 +14,12 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
-OURS = ("readings", "clusters", "recipes")  # they stand beside the main tables' cells
+OURS = (
+    "readings",
+    "clusters",
+    "recipes",
+    "missing-by-group",
+)  # they stand beside cells of the paper's tables
 CLUSTERED = "Clustered without training. ARI: of the assignments after the last round"
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
@@ -26,6 +31,8 @@ LEADS = {
     "recluster": "Mean ± sd over the seeds.",
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
+    "missing-by-group": "As in `missing`, but all clients of a group lack the same label, and are not tested "
+    "on it.",
     "readings": "Each method as in the main tables, and below it otherwise: with short batches too; in seed "
     "0 what its publication leaves open, and what brings it nearer to the paper.",
     "clusters": "Mean ± sd over the seeds; PACFL in seed 0.",
@@ -49,13 +56,18 @@ def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     tables = [
         (
             SETTINGS[setting] if len(sheet.settings) > 1 else "",
-            grid(sheet, setting if ours else entry.name, measures, setting),
+            grid(sheet, _printed(entry, setting), measures, setting),
         )
         for setting in sheet.settings
     ]
     remarks = [] if ours else remarks_on(differences(sheet, measures), read_remarks(stored))
     full = in_full(sheet, "" if ours else entry.name, measures)
     return _drawn(entry, sheet, tables, full, remarks)
+
+
+def _printed(entry: Entry, setting: str) -> str:
+    """Name the paper's table whose cells stand beside these."""
+    return entry.beside or (setting if entry.name in OURS else entry.name)
 
 
 def _measures(entry: Entry) -> Sequence[str]:
