@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from one_group import BATCH, DRAWS, EPOCHS, LAST, PICKED, ROUNDS, stored
+from one_group import BATCH, DRAWS, EPOCHS, LAST, PICKED, ROUNDS
 from one_group_ways import CLIENTS, PARTS, Way, ways
+
+from flameche.experiments.stored import Lines
 
 STORED = Path("results/one-group.jsonl")
 INTRODUCTION = f"""# One group alone
 
 What ways to train make of a quarter of Oracle: one group of {CLIENTS} clients, {PICKED} of them a round,
 {ROUNDS} rounds of {EPOCHS} epochs with batches of {BATCH}; 50 samples of each label at each client. Accuracy
-over the last {LAST} rounds, ± over those rounds, on 1,500 or 2,500 test images; one H200, bfloat16
-(`experiments/one_group.py`). What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
+over the last {LAST} rounds, ± over those rounds; one H200, bfloat16 (`experiments/one_group.py`). Tests are
+1,500 or 2,500 images of the set's, drawn once each together with the clients' samples: rows with other tests
+have other clients too, and an accuracy is uncertain by about one point. What they are worth:
+[docs/reproducing.md](../docs/reproducing.md)."""
 FIRSTS = f"""## Groups in first updates
 
 ARI of what is found in the updates of 36 clients, each trained once from the initial model. *Linked*: what a
@@ -41,17 +45,20 @@ def words(way: Way) -> str:
 
 def main() -> None:
     """Write the tables of what is stored."""
-    lines = {line["name"]: line for line in stored(STORED)}
+    lines = {line["name"]: line for line in Lines(STORED).read()}
     there = [(way, lines[name]) for name, way in ways().items() if name in lines]
     parts = [INTRODUCTION]
     for dataset, title in (("cifar10", "CIFAR-10"), ("pathmnist", "PathMNIST")):
         rows = [
             f"| {words(way)} | {way.view}{', label skew' if way.skew else ''} "
-            f"| {100 * line['accuracy']:.1f} ± {100 * line['sd']:.1f} |"
+            f"| {100 * line['accuracy']:.1f} ± {100 * line['sd']:.1f} | {line['tests']:,} |"
             for way, line in there
             if way.dataset == dataset and not way.setting
         ]
-        parts += [f"## {title}", "\n".join(["| training | group | accuracy % |", "|---|---|---:|", *rows])]
+        parts += [
+            f"## {title}",
+            "\n".join(["| training | group | accuracy % | tests |", "|---|---|---:|---:|", *rows]),
+        ]
     rows = [
         f"| {way.dataset} | {way.setting} | {'small' if way.small else 'usual'} "
         f"| {'SGD' if way.sgd else 'Adam'} | "
