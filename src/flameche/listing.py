@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flameche.display import log, print_json, print_rows
+from flameche.display import log, out_console, print_json, print_rows
 
 SPANS = (("month", 30 * 86_400), ("week", 7 * 86_400), ("day", 86_400), ("hour", 3600), ("minute", 60))
+WIDE, WORDS = 130, ("title", "paper", "wants")  # columns a terminal needs for these
 ENOUGH = 1.5  # of a span, from which on it is counted in
 
 
@@ -75,10 +76,12 @@ def print_inventory(rows: list[dict[str, Any]], device: str, as_json: bool) -> N
             for title, key in clocks.items()
         }
         shown.append({**what, **counts, **times, "wants": row["wants"]})
+    if narrow := out_console.width < WIDE:
+        shown = [{key: value for key, value in row.items() if key not in WORDS} for row in shown]
     print_rows(shown, as_json=False)
     gpu = f" (GPU: {rows[0]['gpu']})" if rows and rows[0]["gpu"] else ""
     told = f"Times are those of stored runs of the same kind{gpu}; about: a guess, as there are none."
-    log.print(told, soft_wrap=True)
+    log.print(told + (" A wider terminal shows titles too." if narrow else ""), soft_wrap=True)
 
 
 def span(seconds: float, guessed: bool) -> str:

@@ -124,6 +124,7 @@ NEEDED_BY: dict[str, dict[str, Any]] = {
     **{f"method.{key}": {"method": {"mode": "paper"}} for key in FlamecheConfig.PAPER_ONLY},
     "method.most_clusters": {"method": {"clusters": "auto"}},
     "training.momentum": {"training": {"optimiser": "sgd"}},
+    "data.missing_by": {"data": {"missing_labels": 1}},
     "training.turn": {"training": {"augment": True}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
 }
@@ -436,7 +437,7 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"training": {"augment": 1}}, "training.augment = 1: must be true or false"),
         (
             {"training": {"momentum": 0.5}},
-            'training.momentum = 0.5 is of training.optimiser = "sgd"; Adam has its own',
+            'training.momentum = 0.5 needs training.optimiser = "sgd"; Adam has its own',
         ),
         (
             {"training": {"optimiser": "sgd"}, "method": {"kind": "stocfl", "first": "adam"}},
@@ -445,9 +446,13 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ),
         (
             {"method": {"kind": "fesem", "start": "shared", "newcomers": "first"}},
-            'method.newcomers = "first" belongs to method.start = "kmeans"',
+            'method.newcomers = "first" needs method.start = "kmeans"',
         ),
-        ({"training": {"turn": 20}}, "training.turn = 20 is of training.augment = true, which is off"),
+        (
+            {"data": {"missing_by": "group"}},
+            'data.missing_by = "group" needs data.missing_labels; no label is missing',
+        ),
+        ({"training": {"turn": 20}}, "training.turn = 20 needs training.augment = true"),
         ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
         ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),

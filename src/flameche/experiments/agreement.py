@@ -85,7 +85,7 @@ def check_first(experiment: Experiment) -> None:
             'take first = "sgd"'
         )
     if isinstance(method, FesemConfig) and method.newcomers == "first" and method.start != "kmeans":
-        raise ConfigError('method.newcomers = "first" belongs to method.start = "kmeans"')
+        raise ConfigError('method.newcomers = "first" needs method.start = "kmeans"')
 
 
 def check_statistics(experiment: Experiment) -> None:

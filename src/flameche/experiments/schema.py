@@ -124,6 +124,8 @@ class DataConfig(Table):
             raise ConfigError(
                 f"data.dataset = {toml_literal(self.dataset)} and data.path exclude each other; give one"
             )
+        if self.missing_by == "group" and not self.missing_labels:
+            raise ConfigError('data.missing_by = "group" needs data.missing_labels; no label is missing')
         if isinstance(self.groups, int) and self.groups > self.clients:
             raise ConfigError(
                 f"data.groups = {self.groups} must not exceed data.clients = {self.clients}; "
@@ -173,10 +175,10 @@ class TrainingConfig(Table):
     def _agree(self) -> Self:
         if self.momentum and self.optimiser == "adam":
             raise ConfigError(
-                f'training.momentum = {self.momentum} is of training.optimiser = "sgd"; Adam has its own'
+                f'training.momentum = {self.momentum:g} needs training.optimiser = "sgd"; Adam has its own'
             )
         if self.turn and not self.augment:
-            raise ConfigError(f"training.turn = {self.turn:g} is of training.augment = true, which is off")
+            raise ConfigError(f"training.turn = {self.turn:g} needs training.augment = true")
         return self
 
 

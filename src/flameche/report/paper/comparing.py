@@ -44,7 +44,8 @@ class Difference:
     def text(self) -> str:
         """Say it in short."""
         where = SETS[self.dataset].title + ("" if self.setting == "all" else f" {self.setting}")
-        return f"{self.title}, {where}, {MEASURES[self.measure][0]}: {self.ours:.2f} against {self.paper}"
+        ours = round(self.ours, 2) + 0.0  # no minus before a zero
+        return f"{self.title}, {where}, {MEASURES[self.measure][0]}: {ours:.2f} against {self.paper}"
 
 
 @dataclass(frozen=True)
