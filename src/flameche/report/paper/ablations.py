@@ -14,12 +14,7 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
-OURS = (
-    "readings",
-    "clusters",
-    "recipes",
-    "missing-by-group",
-)  # they stand beside cells of the paper's tables
+OURS = ("readings", "clusters", "recipes", "missing-by-group")  # beside cells of the paper's tables
 CLUSTERED = "Clustered without training. ARI: of the assignments after the last round"
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
