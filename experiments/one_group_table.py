@@ -16,11 +16,11 @@ What ways to train make of a quarter of Oracle: one group of {CLIENTS} clients, 
 round, {ROUNDS} rounds of {EPOCHS} epochs with batches of {BATCH}; 50 samples of each label at each
 client. Accuracy over the last {LAST} rounds, ± over those rounds; one H200, bfloat16
 (`experiments/one_group.py`). Tests are 1,500 or 2,500 images of the set's, drawn once each together
-with the clients' samples: rows with other tests have other clients too. Most rows are of one seed; two
-seeds of one way differ by 9 points. *Small stem*: 3x3, no stride, no pooling, for 7x7 with pooling.
-*First client's statistics*: BatchNorm's, in place of the clients' mean. *Misread*: laid out as height,
-width, channel and read as channel, height, width. What they are worth:
-[docs/reproducing.md](../docs/reproducing.md)."""
+with the clients' samples: rows with other tests have other clients too. Those with 2,500 were made by a
+predecessor of the script, which trained in the same way. Most rows are of one seed; two seeds of one
+way differ by 9 points. *Small stem*: 3x3, no stride, no pooling, for 7x7 with pooling. *First client's
+statistics*: BatchNorm's, in place of the clients' mean. *Misread*: laid out as height, width, channel
+and read as channel, height, width. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 FIRSTS = f"""## Groups in first updates
 
 ARI of what is found in the updates of 36 clients, each trained for one round from the initial model.
@@ -29,7 +29,8 @@ cosines with the {PARTS} leading directions, as FedGroup has it; *placed*: k-mea
 FeSEM begins. *20 first*: groups are sought among 20 clients, as in a first round; the other 16 join the
 mean update that is most similar, or nearest, and count five times each, as 80 of 100 would ({DRAWS}
 draws). Cosines: mean within and between the true groups. `pairs`: csl with MNIST's pairs. *Moved*:
-flipped, turned and shifted."""
+flipped, turned and shifted. Sought after the runs, in the products of the updates, which are not
+stored."""
 TITLES = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}
 MOVES = {"": "images as they are", "fs": "flips, shifts", "fts": "flips, turns, shifts"}
 
