@@ -67,6 +67,7 @@ CHANGES: dict[str, Any] = {
     "training.optimiser": "sgd",
     "training.momentum": 0.5,
     "training.server_lr": 0.2,
+    "training.absent": "stay",
     "training.bn_buffers": "local",
     "training.augment": True,
     "training.turn": 20.0,
@@ -479,7 +480,8 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"seeds": [4, 4]}, "seeds = [4, 4]: must be distinct"),
         ({"seeds": [4, -1]}, "seeds[1] = -1: must be greater than or equal to 0"),
         ({"model": {"kind": "lenet"}},
-         'model.kind = "lenet": must be one of auto, lenet5, resnet18, resnet18-small, small-cnn, '
+         'model.kind = "lenet": must be one of auto, lenet5, resnet18, resnet18-small, '
+         'resnet18-unpooled, small-cnn, '
          "or 'package.module:factory'; did you mean 'lenet5'?"),
         ({"model": {"head": "a" * 200, "kind": 3}}, "model.kind = 3: must be text"),
         ({"rounds": "a" * 200}, f'rounds = "{"a" * 78}…: must be a whole number'),

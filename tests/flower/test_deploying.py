@@ -59,6 +59,10 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
             ("local", "--set", "training.server_lr=0.5", "--scheme", "plain"),
             "server_lr does not run on a network",
         ),
+        (
+            ("local", "--set", "training.absent=stay", "--scheme", "plain"),
+            'absent = "stay" does not run on a network',
+        ),
         (("local", "--data", "nowhere"), "holds neither 0.npz"),
         (("local", "--set", "name='a b'"), "name"),
         (("agree", "nowhere"), "is no app"),

@@ -388,6 +388,32 @@ def test_a_model_goes_as_far_as_the_description_says():
     assert (moved[0.25] - moved[1.0] / 4).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_where_everybody_takes_part_nobody_is_absent(name):
+    out, stay = planted_world(), planted_world()
+    stay.absent = "stay"
+    methods = made(name, out), made(name, stay)
+    for r in (1, 2, 3):
+        for method in methods:
+            method.round(r, np.arange(12))
+    assert torch.equal(methods[0].models.params, methods[1].models.params)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in METHODS if kind != "flameche-soft"])
+def test_absent_members_that_stay_hold_a_model_back_once_it_has_some(kind):
+    # The first round from which a cluster has absent members differs by method: FLAMECHE's gathers first.
+    gone = {}
+    for absent in ("out", "stay"):
+        training = {**SMALL["training"], "absent": absent}
+        setup = build(described(kind, training=training), 0, device="cpu")
+        for r in range(1, 5):
+            setup.method.round(r, np.arange(8) if r < 4 else np.array([0, 4]))
+            if r == 3:
+                before = setup.method.models.params
+        gone[absent] = float((setup.method.models.params - before).norm())
+    assert 0 < gone["stay"] < 0.8 * gone["out"]
+
+
 @pytest.mark.parametrize("name", ["fesem", "fedgroup"])
 def test_clusters_begin_at_the_average_however_far_models_go_later(name):
     begun = []

@@ -83,6 +83,18 @@ def test_so_far_towards_the_average_is_the_average_with_absent_members_as_they_w
     assert torch.allclose(method.models.params[0], everybody.mean(0), rtol=1e-12)
 
 
+def test_absent_members_that_stay_count_with_the_model_as_it_was():
+    world = training_world(np.array([0, 0, 0, 1]))
+    world.absent = "stay"
+    method = Oracle(world)
+    start = method.models
+    method.round(1, np.array([0, 2, 3]))
+    trained = world.trainer.train(start, np.array([0, 0, 1]), np.array([0, 2, 3]), 1)
+    first = torch.cat([trained.params[:2], start.params[:1]])  # client 1 is absent
+    assert torch.allclose(method.models.params[0], first.mean(0), rtol=1e-12)
+    assert torch.equal(method.models.params[1], trained.params[2])  # all of its group is there
+
+
 def test_oracle_confesses_that_it_knows_the_truth():
     world = training_world(np.array([0, 0, 1, 1]))
     Oracle(world)

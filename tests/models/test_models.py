@@ -33,6 +33,14 @@ def test_the_stem_for_small_images_has_7680_weights_fewer_and_takes_no_pixels_aw
     assert model.eval()(torch.zeros(2, 3, 20, 20)).shape == (2, 10) and maps == [(2, 64, 20, 20)]
 
 
+def test_the_stem_without_pooling_has_as_many_weights_and_keeps_half_of_a_side():
+    model = build_model("resnet18-unpooled", (3, 32, 32), 10, seed=0)
+    assert weights(model) - weights(model.fc) == 11_176_512
+    maps = []
+    model.layer1.register_forward_hook(lambda *seen: maps.append(seen[2].shape))
+    assert model.eval()(torch.zeros(2, 3, 20, 20)).shape == (2, 10) and maps == [(2, 64, 10, 10)]
+
+
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [((1, 8, 8), "small-cnn"), ((1, 28, 28), "lenet5"), ((3, 32, 32), "resnet18"), ((3, 8, 8), "small-cnn")],

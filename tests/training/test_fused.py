@@ -17,7 +17,13 @@ from flameche.training.rounds import lay_out, longest, widths
 from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
 from tests.conftest import tiny_federation
 
-SHAPES = {"small-cnn": (1, 8, 8), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32), "resnet18-small": (3, 8, 8)}
+SHAPES = {
+    "small-cnn": (1, 8, 8),
+    "lenet5": (1, 28, 28),
+    "resnet18": (3, 32, 32),
+    "resnet18-small": (3, 8, 8),
+    "resnet18-unpooled": (3, 12, 12),
+}
 UNEQUAL = (6, 9, 3, 8, 17, 4, 13)  # with batches of 4: a client smaller than a batch, lone last samples
 WILD = (2, 61, 5, 33, 16)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -82,6 +88,7 @@ def rounds(loop, fast, clients, numbers=(2,), rows=3, **more):
         ("lenet5", (12, 12, 12), {}),
         ("resnet18", (16, 17), {"epochs": 1, "batch": 8}),
         ("resnet18-small", (8, 9), {"epochs": 1, "batch": 8}),
+        ("resnet18-unpooled", (8, 9), {"epochs": 1, "batch": 8}),
     ],
 )
 @pytest.mark.parametrize("align", [1, 8])

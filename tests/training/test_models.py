@@ -88,10 +88,12 @@ def test_all_rows_go_part_of_the_way_and_those_that_are_there_stay(with_buffers,
         models([[0.0, 4.0], [1.0, 0.1]], [[0.0], [4.0]]),
         models([[4.0, 0.0], [1.0, 0.1]], [[4.0], [4.0]]),
     )
-    found = start.towards(goal, 0.25, with_buffers)
+    found = start.towards(goal, np.full(2, 0.25), with_buffers)
     assert found.params.tolist() == [[1.0, 3.0], [1.0, 0.1]]
     assert found.buffers.tolist() == [[stats], [4.0]]
-    assert start.towards(goal, 1.0, with_buffers).params is goal.params
+    assert start.towards(goal, np.ones(2), with_buffers).params is goal.params
+    half = start.towards(goal, np.array([1.0, 0.5]), with_buffers)
+    assert half.params.tolist() == [[4.0, 0.0], [1.0, 0.1]]
 
 
 def test_moving_a_row_part_of_the_way_leaves_the_others():

@@ -148,6 +148,16 @@ def check_numbers(experiment: Experiment) -> None:
         )
 
 
+def check_absent(experiment: Experiment) -> None:
+    """Refuse absent members in an average where nobody knows who is a member."""
+    if experiment.training.absent == "out":
+        return
+    if experiment.method.kind == "flameche-soft":
+        raise ConfigError('training.absent = "stay" needs clusters with members; flameche-soft has shares')
+    if getattr(experiment.method, "hide_assignments", False):
+        raise ConfigError('training.absent = "stay" needs clusters that are known; method.hide_assignments')
+
+
 def check_living(experiment: Experiment) -> None:
     """Refuse clients that come, go or change to methods that cannot follow them."""
     kind, happens = experiment.method.kind, {event.kind for event in experiment.events}

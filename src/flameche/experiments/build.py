@@ -121,6 +121,7 @@ def build_world(
         group=federation.group,
         weighting=experiment.training.weighting,
         server_lr=experiment.training.server_lr,
+        absent=experiment.training.absent,
         known_metadata=metadata,
     )
     world.notes.extend([*notes, *protection_notes(experiment), *key_notes(experiment.scheme, scheme)])

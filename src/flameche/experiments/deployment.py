@@ -142,6 +142,8 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if experiment.training.server_lr != 1:
         raise ConfigError("training.server_lr does not run on a network yet; 1.0 does")
+    if experiment.training.absent != "out":
+        raise ConfigError('training.absent = "stay" does not run on a network yet; "out" does')
     if experiment.training.bn_buffers == "local":
         raise ConfigError('training.bn_buffers = "local" does not run on a network yet; "mean" does')
     if experiment.events:

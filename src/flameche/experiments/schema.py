@@ -21,6 +21,7 @@ from pydantic import (
 
 from flameche.errors import ConfigError
 from flameche.experiments.agreement import (
+    check_absent,
     check_first,
     check_flameche,
     check_guard,
@@ -35,7 +36,7 @@ from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfi
 from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
 
-MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "small-cnn")
+MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "resnet18-unpooled", "small-cnn")
 
 
 def _tuple(value: object) -> object:
@@ -162,6 +163,7 @@ class TrainingConfig(Table):
     trainer: Literal["auto", "loop", "pool", "vectorised"] = "auto"
     weighting: Literal["uniform", "samples"] = "uniform"
     server_lr: float = Field(default=1.0, gt=0, le=1)
+    absent: Literal["out", "stay"] = "out"
     bn_buffers: Literal["mean", "first", "local"] = "mean"
     augment: bool = False
     turn: float = Field(default=0.0, ge=0, le=180)
@@ -256,6 +258,7 @@ class Experiment(Table):
             check_flameche(self.method, self.scheme)
         if isinstance(self.method, FlamecheSoftConfig):
             check_soft(self.method, self.scheme, self.data.clients)
+        check_absent(self)
         check_first(self)
         check_statistics(self)
         check_guard(self)

@@ -58,7 +58,7 @@ clients = {clients}              # nodes, numbered from 0
 groups = 1
 
 [model]
-kind = "hooks:make"      # or lenet5, resnet18, resnet18-small, small-cnn
+kind = "hooks:make"      # or lenet5, resnet18, resnet18-small, resnet18-unpooled, small-cnn
 
 [training]
 epochs = 5

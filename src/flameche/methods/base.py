@@ -44,6 +44,7 @@ class World:
     group: Ints
     weighting: Literal["uniform", "samples"] = "uniform"
     server_lr: float = 1.0  # how far a model goes towards its participants' average
+    absent: Literal["out", "stay"] = "out"  # of an average, or in it with the model as it was
     min_cluster: int = 1  # no sum over fewer clients is opened
     updates: UpdateSums | None = None  # how model updates are protected; None in the clear
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
@@ -110,11 +111,13 @@ class World:
         hidden: bool = False,
         share: Floats | None = None,
         begin: bool = False,
+        members: Ints | None = None,
     ) -> Models:
         """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters.
 
         With `share` [n K], a client counts for every cluster by its share, and for `cluster` no more. begin:
-        clusters begin here, all the way at the average, whatever `server_lr` says.
+        clusters begin here, all the way at the average, whatever `server_lr` says. members [C]: the cluster
+        of every client, below 0 for none, by which absent ones count where `absent` says so.
         """
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
         rule = self.trainer.plan.bn_buffers
@@ -129,10 +132,19 @@ class World:
             with self.ledger.clock("server", "training"):
                 models = average(previous, trained, cluster, weight=weight, buffers=rule, share=share)
         if not begin:
-            models = previous.towards(models, self.server_lr, with_buffers=rule == "mean")
+            far = self._far(len(previous), cluster, members)
+            models = previous.towards(models, far, with_buffers=rule == "mean")
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models
+
+    def _far(self, count: int, cluster: Ints, members: Ints | None) -> Floats:
+        """Tell how far each of `count` models goes towards the average of its participants."""
+        far = np.full(count, self.server_lr)
+        if self.absent == "stay" and members is not None:
+            here = np.bincount(cluster, minlength=count)
+            far *= here / np.maximum(np.bincount(members[members >= 0], minlength=count), np.maximum(here, 1))
+        return far
 
     def _average_unseen(
         self, previous: Models, flat: Floats, cluster: Ints, clients: Ints, weight: Floats, hidden: bool

@@ -72,7 +72,7 @@ class FedGroup:
                 self.assignment[new] = self._nearest(first)
         group = self.assignment[participants]
         trained = self.world.train(self.models, group, participants, r)
-        self._take(self.world.average(self.models, trained, group, participants))
+        self._take(self.world.average(self.models, trained, group, participants, members=self.assignment))
         return False
 
     def _first_models(self, clients: Ints, r: int) -> Models:

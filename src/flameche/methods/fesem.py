@@ -82,7 +82,7 @@ class Fesem:
         self.assignment[participants] = nearest
         trained = self.world.train(self.models, nearest, participants, r)
         self.local = self.local.with_rows(participants, trained)
-        self.models = self.world.average(self.models, trained, nearest, participants)
+        self.models = self.world.average(self.models, trained, nearest, participants, members=self.assignment)
         return False
 
     def _first_models(self, clients: Ints, r: int) -> Models:

@@ -113,7 +113,9 @@ class Flameche(Living):
         self.row[participants], self.error[participants] = row, e  # lines 15, 17-18
         self._tell()
         self.world.ledger.sent("assignment", participants, 0 if self.hidden else ASSIGNMENT_BYTES)
-        self.models = self.world.average(self.models, trained, k, participants, self.hidden)  # line 20
+        self.models = self.world.average(  # line 20
+            self.models, trained, k, participants, self.hidden, members=self.assignment
+        )
         self._m_step(self.seen if self.over == "seen" else participants)  # line 21
         return self._escape(r, participants)  # lines 23-30
 

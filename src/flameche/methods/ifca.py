@@ -54,16 +54,22 @@ class Ifca:
             choice = np.stack([self._choose(participants, s) for s in range(self.restarts)])  # [S n]
             if self.first == "random":
                 choice = np.where(self.choice[:, participants] == UNSEEN, self._drawn(participants), choice)
-        pick = (choice + np.arange(self.restarts)[:, None] * self.clusters).ravel()
+        self.choice[:, participants] = choice
+        rows = np.where(self.choice == UNSEEN, UNSEEN, self.choice + self._first_rows())  # [S C]
+        pick = rows[:, participants].ravel()
         clients = np.tile(participants, self.restarts)
         trained = self.world.train(self.models, pick, clients, r, fetched=True)
-        self.models = self.world.average(self.models, trained, pick, clients)
+        self.models = self.world.average(self.models, trained, pick, clients, members=rows.ravel())
         self.world.ledger.sent("assignment", participants, 8 * self.restarts)  # choice and accuracy
-        self.choice[:, participants] = choice
         if self.restarts > 1:
             self._validate(pick, participants)
         self.assignment = self.choice[self.best].copy()
         return False
+
+    def _first_rows(self) -> Ints:
+        """Tell the row of each start's first model [S 1]."""
+        rows: Ints = np.arange(self.restarts)[:, None] * self.clusters
+        return rows
 
     def _size(self) -> int:
         """Count the bytes of one model on its way down."""

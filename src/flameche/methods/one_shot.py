@@ -40,7 +40,8 @@ class OneShot:
         self.seen[participants] = True
         part = self.serving()[participants]
         trained = self.world.train(self.models, part, participants, r)
-        self.models = self.world.average(self.models, trained, part, participants)
+        members = np.where(self.seen, self.serving(), UNSEEN)
+        self.models = self.world.average(self.models, trained, part, participants, members=members)
         if not self.seen.all() or (self.assignment != UNSEEN).all():
             return False
         with self.world.ledger.clock("server", "clustering"):

@@ -20,7 +20,7 @@ class Partitioned:
         """Train and average; nobody ever changes part."""
         part = self.assignment[participants]
         trained = self.world.train(self.models, part, participants, r)
-        self.models = self.world.average(self.models, trained, part, participants)
+        self.models = self.world.average(self.models, trained, part, participants, members=self.assignment)
         return False
 
     def serving(self) -> Ints:

@@ -76,8 +76,10 @@ class StoCfl:
         pull = Pull(self.models.pick(shared[:1]), self.mu)
         trained = self.world.train(self.models, rows, participants, r, pull=pull)
         together = self.world.train(self.models, shared, participants, r)
-        models = self.world.average(self.models, trained, rows, participants)
-        self.models = self.world.average(models, together, shared, participants)
+        seen = self.assignment != UNSEEN
+        own, all_in_one = np.where(seen, 1 + self.assignment, UNSEEN), np.where(seen, 0, UNSEEN)
+        models = self.world.average(self.models, trained, rows, participants, members=own)
+        self.models = self.world.average(models, together, shared, participants, members=all_in_one)
         return merged
 
     def _merge(self, participants: Ints, threshold: float) -> bool:

@@ -20,10 +20,11 @@ Shape = tuple[int, int, int]
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "lenet5": LeNet5,
     "resnet18": ResNet18,
-    "resnet18-small": partial(ResNet18, small=True),
+    "resnet18-small": partial(ResNet18, stem="small"),
+    "resnet18-unpooled": partial(ResNet18, stem="unpooled"),
     "small-cnn": SmallCNN,
 }
-SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1, "resnet18-small": 1}
+SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1, "resnet18-small": 1, "resnet18-unpooled": 1}
 
 
 def choose_kind(shape: Shape) -> str:

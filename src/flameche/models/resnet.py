@@ -6,7 +6,11 @@ that its state dictionaries load.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
+
+Stem = Literal["usual", "unpooled", "small"]
 
 
 class BasicBlock(nn.Module):
@@ -35,17 +39,18 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """A 7x7 stem, four stages of two blocks, global average pooling, a linear head.
 
-    With `small` the stem is one for small images: 3x3, no stride, no pooling; with three channels
-    it has 7,680 weights fewer.
+    Images of 32 pixels leave that stem as maps of 8. Other stems keep more: "unpooled" is the same without
+    its pooling, has as many weights and leaves 16; "small" is 3x3, without stride or pooling, and leaves 32;
+    with three channels it has 7,680 weights fewer.
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, small: bool = False) -> None:
+    def __init__(self, shape: tuple[int, int, int], classes: int, stem: Stem = "usual") -> None:
         super().__init__()
-        stem = (3, 1, 1) if small else (7, 2, 3)  # window, stride, padding
-        self.conv1 = nn.Conv2d(shape[0], 64, *stem, bias=False)
+        window = (3, 1, 1) if stem == "small" else (7, 2, 3)  # side, stride, padding
+        self.conv1 = nn.Conv2d(shape[0], 64, *window, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool: nn.Module = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1) if stem == "usual" else nn.Identity()
         self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
         self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
         self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))

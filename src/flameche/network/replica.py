@@ -261,6 +261,7 @@ class ReplicaWorld(World):
         hidden: bool = False,
         share: Floats | None = None,
         begin: bool = False,
+        members: Ints | None = None,
     ) -> Any:
         """Train one's own part, give it, and name the models that the server makes of everybody's."""
         names = list(previous.names)

@@ -77,10 +77,13 @@ class Models:
             buffers[k] = row[split:]
         return Models(params, buffers)
 
-    def towards(self, goal: Models, far: float, with_buffers: bool) -> Models:
-        """Move every row so far, up to 1, towards another's; buffers go along, or are the other's."""
-        stats = _towards(self.buffers, goal.buffers, far) if with_buffers else goal.buffers
-        return Models(_towards(self.params, goal.params, far), stats)
+    def towards(self, goal: Models, far: NDArray[np.float64], with_buffers: bool) -> Models:
+        """Move each row so far [M], up to 1, towards another's; buffers go along, or are the other's."""
+        if (far >= 1.0).all():
+            return goal
+        step = torch.from_numpy(far).to(self.params)[:, None]
+        stats = _stepped(self.buffers, goal.buffers, step) if with_buffers else goal.buffers
+        return Models(_stepped(self.params, goal.params, step), stats)
 
     def moved(self, k: int, vector: NDArray[np.float64], far: float) -> Models:
         """Move row k so far, up to 1, towards a flat model, with or without buffers."""
@@ -153,6 +156,10 @@ def average(
         elif buffers == "first" and (cluster == k).any():
             stats[k] = trained.buffers[int(np.flatnonzero(cluster == k)[0])]
     return Models(params, stats)
+
+
+def _stepped(rows: Tensor, goals: Tensor, far: Tensor) -> Tensor:
+    return torch.where(far >= 1.0, goals, rows + far * (goals - rows))
 
 
 def _towards(model: Tensor, goal: Tensor, far: float) -> Tensor:
