@@ -55,7 +55,7 @@ class Trained:
     def __init__(self, way: Way, shape: tuple[int, int, int], classes: int, device: str) -> None:
         self.device, self.graphs = device, dict[tuple[int, ...], tuple[Any, Tensor, Tensor]]()
         torch.manual_seed(way.seed)
-        model = ResNet18(shape, classes, stem="small" if way.small else "usual")
+        model = ResNet18(shape, classes, stem=way.stem)
         self.model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.params = list(self.model.parameters())
         self.stats = [b for b in self.model.buffers() if b.is_floating_point()]

@@ -17,8 +17,10 @@ round, {ROUNDS} rounds of {EPOCHS} epochs with batches of {BATCH}; 50 samples of
 client. Accuracy over the last {LAST} rounds, ± over those rounds; one H200, bfloat16
 (`experiments/one_group.py`). Tests are 1,500 or 2,500 images of the set's, drawn once each together
 with the clients' samples: rows with other tests have other clients too. Those with 2,500 were made by a
-predecessor of the script, which trained in the same way. Most rows are of one seed; two seeds of one
-way differ by 9 points. *Small stem*: 3x3, no stride, no pooling, for 7x7 with pooling. *First client's
+predecessor of the script, which trained in the same way; those with 10,000 are plain runs of the package
+(`data.clients = 25`, `data.groups = 1`). Most rows are of one seed; two seeds of one
+way differ by 9 points. *Unpooled stem*: 7x7 as the usual one, without its
+pooling; *small stem*: 3x3, no stride, no pooling. *First client's
 statistics*: BatchNorm's, in place of the clients' mean. *Misread*: laid out as height, width, channel
 and read as channel, height, width. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 FIRSTS = f"""## Groups in first updates
@@ -38,7 +40,7 @@ MOVES = {"": "images as they are", "fs": "flips, shifts", "fts": "flips, turns, 
 def words(way: Way) -> str:
     """Say how a way trains."""
     said = [
-        "small stem" if way.small else "usual stem",
+        f"{way.stem} stem",
         MOVES[way.moves] + (f", cut to {way.crop} pixels in training" if way.crop else ""),
         f"{100 * way.holdout:g}% held out",
         "first client's statistics" if way.statistics == "first" else "",
@@ -68,7 +70,7 @@ def main() -> None:
             ),
         ]
     rows = [
-        f"| {TITLES[way.dataset]} | {way.setting} | {'small' if way.small else 'usual'}"
+        f"| {TITLES[way.dataset]} | {way.setting} | {way.stem}"
         f"{', images moved' if way.moves else ''} "
         f"| {'SGD' if way.sgd else 'Adam'} | "
         + f"{round(line['linked'], 2) + 0:.2f} | "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flameche.models.resnet import Stem
+
 CLIENTS, PARTS = 25, 4
 SETTINGS = ("csl", "pairs", "fds", "csf")  # of first updates; pairs: csl with MNIST's pairs
 
@@ -15,7 +17,7 @@ class Way:
     dataset: str
     view: str = "none"  # the group's transform
     skew: bool = False
-    small: bool = False  # a stem for small images
+    stem: Stem = "usual"
     moves: str = ""  # flips, turns and shifts of training images, by their first letters
     crop: int = 0
     holdout: float = 0.3
@@ -27,16 +29,28 @@ class Way:
     seed: int = 0
 
 
+CIFAR, PATH = Way("cifar10"), Way("pathmnist")
+FIRSTS: tuple[tuple[Way, Stem, str], ...] = (  # of first updates: stem, moves
+    (CIFAR, "usual", ""),
+    (CIFAR, "small", "fts"),
+    (PATH, "usual", ""),
+    (PATH, "small", ""),
+)
+
+
 def ways() -> dict[str, Way]:
     """Name everything that is tried."""
-    cifar, path, sgd = Way("cifar10"), Way("pathmnist"), (0.01, 0.5)
-    authors = replace(cifar, small=True, moves="fts")
+    cifar, path, sgd = CIFAR, PATH, (0.01, 0.5)
+    authors = replace(cifar, stem="small", moves="fts")
     found = {
         "cifar10": cifar,
         "cifar10-fts": replace(cifar, moves="fts"),
         "cifar10-fts-whole": replace(cifar, moves="fts", holdout=0.0),
         "cifar10-fts-whole-first": replace(cifar, moves="fts", holdout=0.0, statistics="first"),
-        "cifar10-small": replace(cifar, small=True),
+        "cifar10-unpooled-fs": replace(cifar, stem="unpooled", moves="fs"),
+        "cifar10-unpooled-fs-whole": replace(cifar, stem="unpooled", moves="fs", holdout=0.0),
+        "cifar10-unpooled-fts": replace(cifar, stem="unpooled", moves="fts"),
+        "cifar10-small": replace(cifar, stem="small"),
         "cifar10-small-fs": replace(authors, moves="fs"),
         "cifar10-small-fs-whole": replace(authors, moves="fs", holdout=0.0),
         "cifar10-small-fts": authors,
@@ -59,27 +73,22 @@ def ways() -> dict[str, Way]:
         "pathmnist-fs-crop32": replace(path, moves="fs", crop=32),
         "pathmnist-fts-crop32": replace(path, moves="fts", crop=32),
         "pathmnist-fts-crop32-first": replace(path, moves="fts", crop=32, statistics="first"),
-        "pathmnist-small": replace(path, small=True),
-        "pathmnist-small-first": replace(path, small=True, statistics="first"),
-        "pathmnist-small-first-1": replace(path, small=True, statistics="first", seed=1),
-        "pathmnist-small-misread-first": replace(path, small=True, misread=True, statistics="first"),
+        "pathmnist-small": replace(path, stem="small"),
+        "pathmnist-small-first": replace(path, stem="small", statistics="first"),
+        "pathmnist-small-first-1": replace(path, stem="small", statistics="first", seed=1),
+        "pathmnist-small-misread-first": replace(path, stem="small", misread=True, statistics="first"),
         "pathmnist-small-fts-crop32-first": replace(
-            path, small=True, moves="fts", crop=32, statistics="first"
+            path, stem="small", moves="fts", crop=32, statistics="first"
         ),
         "pathmnist-sgd": replace(path, sgd=sgd),
         "pathmnist-fts-crop32-sgd": replace(path, moves="fts", crop=32, sgd=sgd),
-        "pathmnist-small-first-sgd": replace(path, small=True, statistics="first", sgd=sgd),
+        "pathmnist-small-first-sgd": replace(path, stem="small", statistics="first", sgd=sgd),
     }
     firsts = {
-        f"{way.dataset}-{setting}{'-small' if small else ''}-{'sgd' if rate else 'adam'}": replace(
-            way, setting=setting, small=small, sgd=rate, clients=36, moves=moves
+        "-".join([way.dataset, setting, *([stem] * (stem != "usual")), "sgd" if rate else "adam"]): replace(
+            way, setting=setting, stem=stem, sgd=rate, clients=36, moves=moves
         )
-        for way, small, moves in (
-            (cifar, False, ""),
-            (cifar, True, "fts"),
-            (path, False, ""),
-            (path, True, ""),
-        )
+        for way, stem, moves in FIRSTS
         for setting in SETTINGS
         for rate in (None, (0.01, 0.0))
     }

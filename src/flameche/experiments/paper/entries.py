@@ -47,6 +47,8 @@ class Entry:
             row = rows[name]
             if row.settings is not None and setting not in row.settings:
                 continue
+            if row.datasets is not None and dataset not in row.datasets:
+                continue
             if not choice.seeds and seed not in (row.seeds if row.seeds is not None else self.seeds):
                 continue
             if choice.methods and name not in choice.methods and row.method not in choice.methods:

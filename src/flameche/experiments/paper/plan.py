@@ -61,7 +61,7 @@ def _parsed(dataset: str, overrides: tuple[str, ...]) -> tuple[Experiment, str]:
 class Row:
     """A row of a table: its title, what makes its runs, and whether they are trained.
 
-    `seeds` and `settings`: where they are not the table's own.
+    `seeds`, `settings` and `datasets`: where they are not the table's own.
     """
 
     title: str
@@ -69,6 +69,7 @@ class Row:
     training: bool = True
     seeds: tuple[int, ...] | None = None
     settings: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] | None = None
 
     @property
     def method(self) -> str:

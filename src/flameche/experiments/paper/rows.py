@@ -84,31 +84,50 @@ DBI = {
 }
 
 
-def _other(title: str, kind: str, *changes: str) -> Row:
-    return Row(f"{TITLES[kind].partition(' (')[0]}: {title}", _method(kind, *changes), seeds=FIRST)
+def _other(title: str, kind: str, *changes: str, seeds: tuple[int, ...] | None = FIRST) -> Row:
+    return Row(f"{TITLES[kind].partition(' (')[0]}: {title}", _method(kind, *changes), seeds=seeds)
 
 
 SGD = ("training.optimiser=sgd", "training.lr=0.01", "training.momentum=0.5")  # as PACFL published it
+LESS = ("data.holdout=0.475", "training.drop_last=false")  # 30% tests, a quarter of the rest validates
+STAY = ("training.absent=stay", "training.drop_last=false")
 OTHERS = {
+    "oracle-less": _other("47.5% held out, short batches too", "oracle", *LESS),
+    "fedavg-less": _other("47.5% held out, short batches too", "fedavg", *LESS),
     "fedgroup-weights": _other("newcomers by weights", "fedgroup", "method.newcomers=weights"),
     "stocfl-adam": _other("first updates by Adam", "stocfl", "method.first=adam"),
     "stocfl-slow": _other("server_lr 0.4", "stocfl", "training.server_lr=0.4"),
+    "stocfl-stay": _other("absent members stay in averages, short batches too", "stocfl", *STAY, seeds=None),
     "fesem-different": _other("K different models", "fesem", "method.start=different"),
     "fesem-shared": _other("K copies, random centre", "fesem", "method.start=shared"),
-    "fesem-first": _other("newcomers by the first centres", "fesem", "method.newcomers=first"),
+    "fesem-first": _other("newcomers by the first centres", "fesem", "method.newcomers=first", seeds=None),
     "ifca-one": _other("one start", "ifca", "method.restarts=1"),
     "ifca-random": _other(
         "one start, first model at random", "ifca", "method.restarts=1", "method.first=random"
     ),
     "ifca-random-five": _other("five starts, first model at random", "ifca", "method.first=random"),
+    "ifca-stay": _other(
+        "the same, absent members stay in averages, short batches too", "ifca", "method.first=random", *STAY
+    ),
     "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
     "kfed-epoch": _other("one local epoch", "kfed", "training.epochs=1"),
+    "kfed-less": _other(
+        "one local epoch, 47.5% held out, short batches too", "kfed", "training.epochs=1", *LESS, seeds=(0, 1)
+    ),
     "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
     "kfed-sgd": _other("trained by SGD", "kfed", *SGD),
     "pacfl-smallest": _other("smallest angle", "pacfl", "method.angle=smallest"),
     "pacfl-sum": _other("sum of angles", "pacfl", "method.angle=sum"),
     "pacfl-slow": _other("server_lr 0.2", "pacfl", "training.server_lr=0.2"),
     "pacfl-sgd": _other("trained by SGD", "pacfl", *SGD),
+    "pacfl-less": _other(
+        "bases as they are, complete linkage, one local epoch, 47.5% held out, short batches too",
+        "pacfl",
+        "training.epochs=1",
+        *LESS,
+        "method.angle=raw-sum",
+        "method.linkage=complete",
+    ),
 }
 READINGS: dict[str, Row] = {}
 for _name, _taken in MAIN.items():  # each method, and below it how else it can be read
@@ -117,21 +136,75 @@ for _name, _taken in MAIN.items():  # each method, and below it how else it can 
         f"{_taken.title}: short batches too", (*_taken.overrides, "training.drop_last=false")
     )
     READINGS |= {other: row for other, row in OTHERS.items() if other.partition("-")[0] == _name}
+AUTHORS = 'data.transforms=["swap:1,7","swap:2,7","swap:4,7","swap:3,8"]'  # their pairs for MNIST
+HALF = "training.precision=bf16"
+CSL, ALL = ("csl",), ("csl", "fds", "csf")
+CIFAR, PATH = ("cifar10",), ("pathmnist",)
+
+
+def _recipe(
+    kind: str, title: str, datasets: tuple[str, ...], settings: tuple[str, ...], *changes: str
+) -> Row:
+    name = TITLES[kind].partition(" (")[0]
+    return Row(f"{name}: {title}", _method(kind, *changes), settings=settings, datasets=datasets)
+
+
+def _moved(kind: str, title: str, settings: tuple[str, ...], *changes: str) -> Row:
+    said = f"{title}flips, shifts, nothing held out"
+    moved = ("training.augment=true", "data.holdout=0", HALF, "training.evaluate_every=10")
+    return _recipe(kind, said, CIFAR, settings, *changes, *moved)
+
+
+def _own(kind: str, title: str = "", *changes: str) -> dict[str, Row]:
+    said = f"{title}own BatchNorm statistics, 47.5% held out"
+    how = (*changes, "training.bn_buffers=local", "training.evaluate_every=20", LESS[0])
+    return {
+        f"{kind}-own": _recipe(kind, said, PATH, ("fds", "csf"), *how),
+        f"{kind}-own-pairs": _recipe(kind, f"{said}, MNIST's pairs swapped", PATH, CSL, *how, AUTHORS),
+    }
+
+
+WHOLE = ("flips, shifts, nothing held out", CIFAR, ALL, "training.augment=true", "data.holdout=0")
+FIRST_BN = ("one client's BatchNorm statistics", "training.bn_buffers=first")
+UNPOOLED = "model.kind=resnet18-unpooled"
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
-    **{
-        f"{kind}-{name}": Row(f"{TITLES[kind]}: {title}", _method(kind, *changes))
-        for kind in ("oracle", "fedavg")
-        for name, title, *changes in (
-            ("augment", "flips and shifts", "training.augment=true"),
-            ("whole", "nothing held out", "data.holdout=0"),
-            ("augment-whole", "flips, shifts, nothing held out", "training.augment=true", "data.holdout=0"),
-            ("first-bn", "one client's BatchNorm statistics", "training.bn_buffers=first"),
-            ("local-bn", "own BatchNorm statistics", "training.bn_buffers=local"),
-        )
-    },
+    "oracle-augment": _recipe("oracle", "flips and shifts", CIFAR + PATH, CSL, "training.augment=true"),
+    "oracle-whole": _recipe("oracle", "nothing held out", PATH, CSL, "data.holdout=0"),
+    "oracle-augment-whole": _recipe("oracle", *WHOLE),
+    "oracle-unpooled": _moved("oracle", "no pooling in the stem, ", ("fds",), UNPOOLED),
+    "oracle-first-bn": _recipe("oracle", FIRST_BN[0], CIFAR + PATH, CSL, FIRST_BN[1]),
+    "oracle-local-bn": _recipe("oracle", "own BatchNorm statistics", PATH, CSL, "training.bn_buffers=local"),
+    **_own("oracle"),
+    "fedavg-augment-whole": _recipe("fedavg", *WHOLE),
+    "fedavg-first-bn": _recipe("fedavg", FIRST_BN[0], PATH, CSL, FIRST_BN[1]),
+    **_own("fedavg"),
+    "fedgroup-augment-whole": _moved("fedgroup", "", ALL),
+    **_own("fedgroup"),
+    "stocfl-augment-whole": _moved(
+        "stocfl", "absent members stay in averages, ", CSL, "training.absent=stay"
+    ),
+    "fesem-augment-whole": _moved("fesem", "newcomers by the first centres, ", ALL, "method.newcomers=first"),
+    "ifca-augment-whole": _moved(
+        "ifca", "one start, first model at random, ", ALL, "method.first=random", "method.restarts=1"
+    ),
+    "ifca-own": _recipe(
+        "ifca",
+        "one start, first model at random, own BatchNorm statistics, full batches",
+        PATH,
+        CSL,
+        "method.restarts=1",
+        "method.first=random",
+        "training.bn_buffers=local",
+        "training.drop_last=true",
+        HALF,
+    ),
+    "kfed-augment-whole": _moved("kfed", "one local epoch, ", ALL, "training.epochs=1"),
+    "kfed-unpooled": _moved(
+        "kfed", "one local epoch, no pooling in the stem, ", ALL, "training.epochs=1", UNPOOLED
+    ),
+    **_own("kfed", "one local epoch, ", "training.epochs=1"),
 }
-AUTHORS = 'data.transforms=["swap:1,7","swap:2,7","swap:4,7","swap:3,8"]'  # their pairs for MNIST
 UNSKEWED = "data.label_skew=false"
 CLUSTERS = {
     "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE, training=False),

@@ -88,6 +88,13 @@ class Sheet:
             and setting in (None, run.setting)
         ]
 
+    def wants(self, dataset: str, row: str, setting: str | None = None) -> bool:
+        """Tell whether the table has such a cell; a row may be of some sets or settings only."""
+        return any(
+            (run.dataset, run.row) == (dataset, row) and setting in (None, run.setting)
+            for run in self.planned
+        )
+
     def lacking(self, dataset: str, row: str) -> list[str]:
         """The settings of a row in which nothing was run."""
         wanted = dict.fromkeys(r.setting for r in self.planned if (r.dataset, r.row) == (dataset, row))

@@ -33,6 +33,9 @@ def grid(
         cells = [Cell(sheet.title(row))]
         for dataset in sets:
             for measure in measures:
+                if not sheet.wants(dataset, row, setting):
+                    cells += [Cell(ABSENT), Cell(ABSENT)]
+                    continue
                 cells.append(cell(sheet.get(dataset, row, setting), MEASURES[measure][1]))
                 cells.append(paper_cell(table, dataset, setting or "all", row, measure))
         rows.append(tuple(cells))
@@ -54,6 +57,8 @@ def in_full(sheet: Sheet, table: str, measures: Sequence[str], *, pooled: bool =
     for dataset in sheet.datasets:
         for setting in ("all",) if pooled else sheet.settings:
             for row in sheet.rows_of(None if pooled else setting):
+                if not sheet.wants(dataset, row, None if pooled else setting):
+                    continue
                 lines = sheet.get(dataset, row, None if pooled else setting)
                 cells = [Cell(dataset), Cell(setting), Cell(row), Cell(str(len(lines)), len(lines))]
                 for key in measures:
