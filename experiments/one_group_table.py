@@ -15,14 +15,15 @@ INTRODUCTION = f"""# One group alone
 What ways to train make of a quarter of Oracle: one group of {CLIENTS} clients, {PICKED} of them a
 round, {ROUNDS} rounds of {EPOCHS} epochs with batches of {BATCH}; 50 samples of each label at each
 client. Accuracy over the last {LAST} rounds, ± over those rounds; one H200, bfloat16
-(`experiments/one_group.py`). Tests are 1,500 or 2,500 images of the set's, drawn once each together
-with the clients' samples: rows with other tests have other clients too. Those with 2,500 were made by a
-predecessor of the script, which trained in the same way; those with 10,000 are plain runs of the package
-(`data.clients = 25`, `data.groups = 1`). Most rows are of one seed; two seeds of one
-way differ by 9 points. *Unpooled stem*: 7x7 as the usual one, without its
-pooling; *small stem*: 3x3, no stride, no pooling. *First client's
-statistics*: BatchNorm's, in place of the clients' mean. *Misread*: laid out as height, width, channel
-and read as channel, height, width. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
+(`experiments/one_group.py`). Tests are 1,500, 2,500 or 10,000 images of the set's, drawn once each
+together with the clients' samples: rows with other tests have other clients too. Those with 2,500 were
+made by a predecessor of the script, which trained in the same way; those with 10,000 are plain runs,
+`flameche run experiments/cifar10.toml` with `data.clients=25 data.groups=1 data.heterogeneity=none
+method.kind=fedavg model.kind=resnet18-unpooled training.precision=bf16` and the row's own keys. Most
+rows are of one seed; two seeds of one way differ by 9 points. *Unpooled stem*: 7x7 as the usual one,
+without its pooling; *small stem*: 3x3, no stride, no pooling. *First client's statistics*: BatchNorm's,
+in place of the clients' mean. *Misread*: laid out as height, width, channel and read as channel,
+height, width. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 FIRSTS = f"""## Groups in first updates
 
 ARI of what is found in the updates of 36 clients, each trained for one round from the initial model.

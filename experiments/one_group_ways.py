@@ -30,7 +30,7 @@ class Way:
 
 
 CIFAR, PATH = Way("cifar10"), Way("pathmnist")
-FIRSTS: tuple[tuple[Way, Stem, str], ...] = (  # of first updates: stem, moves
+UPDATES: tuple[tuple[Way, Stem, str], ...] = (  # of first updates: stem, moves
     (CIFAR, "usual", ""),
     (CIFAR, "small", "fts"),
     (PATH, "usual", ""),
@@ -40,17 +40,17 @@ FIRSTS: tuple[tuple[Way, Stem, str], ...] = (  # of first updates: stem, moves
 
 def ways() -> dict[str, Way]:
     """Name everything that is tried."""
-    cifar, path, sgd = CIFAR, PATH, (0.01, 0.5)
-    authors = replace(cifar, stem="small", moves="fts")
+    sgd = (0.01, 0.5)
+    authors = replace(CIFAR, stem="small", moves="fts")
     found = {
-        "cifar10": cifar,
-        "cifar10-fts": replace(cifar, moves="fts"),
-        "cifar10-fts-whole": replace(cifar, moves="fts", holdout=0.0),
-        "cifar10-fts-whole-first": replace(cifar, moves="fts", holdout=0.0, statistics="first"),
-        "cifar10-unpooled-fs": replace(cifar, stem="unpooled", moves="fs"),
-        "cifar10-unpooled-fs-whole": replace(cifar, stem="unpooled", moves="fs", holdout=0.0),
-        "cifar10-unpooled-fts": replace(cifar, stem="unpooled", moves="fts"),
-        "cifar10-small": replace(cifar, stem="small"),
+        "cifar10": CIFAR,
+        "cifar10-fts": replace(CIFAR, moves="fts"),
+        "cifar10-fts-whole": replace(CIFAR, moves="fts", holdout=0.0),
+        "cifar10-fts-whole-first": replace(CIFAR, moves="fts", holdout=0.0, statistics="first"),
+        "cifar10-unpooled-fs": replace(CIFAR, stem="unpooled", moves="fs"),
+        "cifar10-unpooled-fs-whole": replace(CIFAR, stem="unpooled", moves="fs", holdout=0.0),
+        "cifar10-unpooled-fts": replace(CIFAR, stem="unpooled", moves="fts"),
+        "cifar10-small": replace(CIFAR, stem="small"),
         "cifar10-small-fs": replace(authors, moves="fs"),
         "cifar10-small-fs-whole": replace(authors, moves="fs", holdout=0.0),
         "cifar10-small-fts": authors,
@@ -63,32 +63,32 @@ def ways() -> dict[str, Way]:
             f"cifar10-small-fts-skew-{view.replace(':', '')}": replace(authors, view=view, skew=True)
             for view in ("none", "rotate:90", "rotate:180", "rotate:270")
         },
-        "cifar10-sgd": replace(cifar, sgd=sgd),
-        "cifar10-fts-sgd": replace(cifar, moves="fts", sgd=sgd),
+        "cifar10-sgd": replace(CIFAR, sgd=sgd),
+        "cifar10-fts-sgd": replace(CIFAR, moves="fts", sgd=sgd),
         "cifar10-small-fts-sgd": replace(authors, sgd=sgd),
-        "pathmnist": path,
-        "pathmnist-held-first": replace(path, holdout=0.475, statistics="first"),
-        "pathmnist-misread-first": replace(path, misread=True, statistics="first"),
-        "pathmnist-fts": replace(path, moves="fts"),
-        "pathmnist-fs-crop32": replace(path, moves="fs", crop=32),
-        "pathmnist-fts-crop32": replace(path, moves="fts", crop=32),
-        "pathmnist-fts-crop32-first": replace(path, moves="fts", crop=32, statistics="first"),
-        "pathmnist-small": replace(path, stem="small"),
-        "pathmnist-small-first": replace(path, stem="small", statistics="first"),
-        "pathmnist-small-first-1": replace(path, stem="small", statistics="first", seed=1),
-        "pathmnist-small-misread-first": replace(path, stem="small", misread=True, statistics="first"),
+        "pathmnist": PATH,
+        "pathmnist-held-first": replace(PATH, holdout=0.475, statistics="first"),
+        "pathmnist-misread-first": replace(PATH, misread=True, statistics="first"),
+        "pathmnist-fts": replace(PATH, moves="fts"),
+        "pathmnist-fs-crop32": replace(PATH, moves="fs", crop=32),
+        "pathmnist-fts-crop32": replace(PATH, moves="fts", crop=32),
+        "pathmnist-fts-crop32-first": replace(PATH, moves="fts", crop=32, statistics="first"),
+        "pathmnist-small": replace(PATH, stem="small"),
+        "pathmnist-small-first": replace(PATH, stem="small", statistics="first"),
+        "pathmnist-small-first-1": replace(PATH, stem="small", statistics="first", seed=1),
+        "pathmnist-small-misread-first": replace(PATH, stem="small", misread=True, statistics="first"),
         "pathmnist-small-fts-crop32-first": replace(
-            path, stem="small", moves="fts", crop=32, statistics="first"
+            PATH, stem="small", moves="fts", crop=32, statistics="first"
         ),
-        "pathmnist-sgd": replace(path, sgd=sgd),
-        "pathmnist-fts-crop32-sgd": replace(path, moves="fts", crop=32, sgd=sgd),
-        "pathmnist-small-first-sgd": replace(path, stem="small", statistics="first", sgd=sgd),
+        "pathmnist-sgd": replace(PATH, sgd=sgd),
+        "pathmnist-fts-crop32-sgd": replace(PATH, moves="fts", crop=32, sgd=sgd),
+        "pathmnist-small-first-sgd": replace(PATH, stem="small", statistics="first", sgd=sgd),
     }
     firsts = {
         "-".join([way.dataset, setting, *([stem] * (stem != "usual")), "sgd" if rate else "adam"]): replace(
             way, setting=setting, stem=stem, sgd=rate, clients=36, moves=moves
         )
-        for way, stem, moves in FIRSTS
+        for way, stem, moves in UPDATES
         for setting in SETTINGS
         for rate in (None, (0.01, 0.0))
     }

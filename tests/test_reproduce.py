@@ -65,6 +65,13 @@ def test_the_pages_in_results_are_what_the_stored_runs_say(name, kept):
     assert page == render(ENTRIES[name], Choice(), kept).markdown(), "run `make tables`"
 
 
+def test_a_cell_that_a_table_does_not_have_is_no_cell_that_was_not_run(kept):
+    page = render(ENTRIES["recipes"], Choice(settings=("fds",)), kept).markdown()
+    row = next(line for line in page.splitlines() if "no pooling in the stem" in line).split(" | ")
+    assert row[0].startswith("| Oracle") and row[1] == "1.00" and set(row[5:]) == {"–", "– |"}
+    assert "not run" not in page
+
+
 def test_readme_shows_what_the_stored_runs_say(tmp_path):
     copy = tmp_path / "README.md"
     copy.write_text((ROOT / "README.md").read_text())

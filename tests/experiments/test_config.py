@@ -454,6 +454,31 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
             'data.missing_by = "group" needs data.missing_labels; no label is missing',
         ),
         ({"training": {"turn": 20}}, "training.turn = 20 needs training.augment = true"),
+        (
+            {"training": {"absent": "stay"}, "method": {"kind": "flameche-soft"}},
+            'training.absent = "stay": method.kind = "flameche-soft" has no members; take "out"',
+        ),
+        (
+            {
+                "training": {"absent": "stay"},
+                "method": {"hide_assignments": True, "mode": "paper"},
+                "scheme": {"kind": "bfv", "updates": "ckks"},
+            },
+            'training.absent = "stay": method.hide_assignments hides who is a member; take "out"',
+        ),
+        (
+            {"training": {"absent": "stay", "weighting": "samples"}},
+            'training.absent = "stay": training.weighting = "samples" would weigh them by heads; take "out"',
+        ),
+        (
+            {
+                "training": {"absent": "stay"},
+                "method": {"kind": "fedavg"},
+                "events": [{"kind": "leave", "round": 2, "clients": [0]}],
+            },
+            'training.absent = "stay": method.kind = "fedavg" does not hear of clients that join or leave; '
+            'take "out"',
+        ),
         ({"training": {"epochs": 0, "lr": 0, "batch": 0}},
          "training.epochs = 0: must be greater than or equal to 1 (and 2 more)"),
         ({"method": {"clusters": 0}}, "method.clusters = 0: must be greater than or equal to 1"),

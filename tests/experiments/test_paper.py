@@ -49,6 +49,15 @@ def test_rows_of_a_table_are_different_experiments():
             assert hashes.setdefault(key, run.row) == run.row, f"{entry.name}: {run.row} is {hashes[key]}"
 
 
+def test_a_row_of_some_sets_is_planned_for_these_alone_and_for_digits():
+    def sets(row, *wanted):
+        return {run.dataset for run in entry_named("recipes").plan(Choice(datasets=wanted, methods=(row,)))}
+
+    assert sets("kfed-unpooled") == {"cifar10"} and sets("oracle-own") == {"pathmnist"}
+    assert sets("kfed-unpooled", "pathmnist") == set()
+    assert sets("kfed-unpooled", "digits") == {"digits"}
+
+
 def test_the_first_seeds_of_everything_come_first():
     seeds = [run.seed for run in ENTRIES["accuracy"].plan()]
     assert seeds == sorted(seeds) and len(seeds) == 6 * 3 * 10 * 5

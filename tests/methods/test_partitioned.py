@@ -87,9 +87,10 @@ def test_absent_members_that_stay_count_with_the_model_as_it_was():
     world = training_world(np.array([0, 0, 0, 1]))
     world.absent = "stay"
     method = Oracle(world)
+    method.round(1, np.arange(4))  # who has never taken part is no member
     start = method.models
-    method.round(1, np.array([0, 2, 3]))
-    trained = world.trainer.train(start, np.array([0, 0, 1]), np.array([0, 2, 3]), 1)
+    method.round(2, np.array([0, 2, 3]))
+    trained = world.trainer.train(start, np.array([0, 0, 1]), np.array([0, 2, 3]), 2)
     first = torch.cat([trained.params[:2], start.params[:1]])  # client 1 is absent
     assert torch.allclose(method.models.params[0], first.mean(0), rtol=1e-12)
     assert torch.equal(method.models.params[1], trained.params[2])  # all of its group is there

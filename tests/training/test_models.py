@@ -92,8 +92,9 @@ def test_all_rows_go_part_of_the_way_and_those_that_are_there_stay(with_buffers,
     assert found.params.tolist() == [[1.0, 3.0], [1.0, 0.1]]
     assert found.buffers.tolist() == [[stats], [4.0]]
     assert start.towards(goal, np.ones(2), with_buffers).params is goal.params
-    half = start.towards(goal, np.array([1.0, 0.5]), with_buffers)
-    assert half.params.tolist() == [[4.0, 0.0], [1.0, 0.1]]
+    other = models([[0.0, 4.0], [3.0, 0.1]], [[0.0], [0.0]]).towards(goal, np.array([1.0, 0.5]), with_buffers)
+    assert other.params.tolist() == [[4.0, 0.0], [2.0, 0.1]]
+    assert other.buffers.tolist() == [[4.0], [2.0 if with_buffers else 4.0]]
 
 
 def test_moving_a_row_part_of_the_way_leaves_the_others():

@@ -149,13 +149,21 @@ def check_numbers(experiment: Experiment) -> None:
 
 
 def check_absent(experiment: Experiment) -> None:
-    """Refuse absent members in an average where nobody knows who is a member."""
+    """Refuse absent members in an average where who they are, or what they weigh, is not known."""
     if experiment.training.absent == "out":
         return
-    if experiment.method.kind == "flameche-soft":
-        raise ConfigError('training.absent = "stay" needs clusters with members; flameche-soft has shares')
-    if getattr(experiment.method, "hide_assignments", False):
-        raise ConfigError('training.absent = "stay" needs clusters that are known; method.hide_assignments')
+    kind, happens = experiment.method.kind, {event.kind for event in experiment.events}
+    why = ""
+    if kind == "flameche-soft":
+        why = 'method.kind = "flameche-soft" has no members'
+    elif getattr(experiment.method, "hide_assignments", False):
+        why = "method.hide_assignments hides who is a member"
+    elif experiment.training.weighting != "uniform":
+        why = 'training.weighting = "samples" would weigh them by heads'
+    elif happens - {"drift"} and kind != "flameche":
+        why = f'method.kind = "{kind}" does not hear of clients that join or leave'
+    if why:
+        raise ConfigError(f'training.absent = "stay": {why}; take "out"')
 
 
 def check_living(experiment: Experiment) -> None:

@@ -116,8 +116,8 @@ class World:
         """Average what clients [n] trained, per cluster [n]; hidden: without anybody seeing the clusters.
 
         With `share` [n K], a client counts for every cluster by its share, and for `cluster` no more. begin:
-        clusters begin here, all the way at the average, whatever `server_lr` says. members [C]: the cluster
-        of every client, below 0 for none, by which absent ones count where `absent` says so.
+        clusters begin here, all the way at the average. members [C]: the cluster of every client that has
+        taken part, below 0 for others and for who is in none; absent ones count where `absent` says so.
         """
         weight = None if self.weighting == "uniform" else self.trainer.sizes[clients].astype(float)
         rule = self.trainer.plan.bn_buffers
@@ -142,7 +142,7 @@ class World:
         """Tell how far each of `count` models goes towards the average of its participants."""
         far = np.full(count, self.server_lr)
         if self.absent == "stay" and members is not None:
-            here = np.bincount(cluster, minlength=count)
+            here = np.bincount(cluster, minlength=count)  # nobody is a member while robust mode gathers
             far *= here / np.maximum(np.bincount(members[members >= 0], minlength=count), np.maximum(here, 1))
         return far
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flameche.methods.base import Arrays, Ints, Outcome, World
+from flameche.methods.base import UNSEEN, Arrays, Ints, Outcome, World
 
 
 class Partitioned:
@@ -15,12 +15,15 @@ class Partitioned:
         self.assignment = partition
         self.clusters = int(partition.max()) + 1
         self.models = world.initial_models(self.clusters)
+        self.seen = np.zeros(world.clients, bool)
 
     def round(self, r: int, participants: Ints) -> bool:
         """Train and average; nobody ever changes part."""
         part = self.assignment[participants]
         trained = self.world.train(self.models, part, participants, r)
-        self.models = self.world.average(self.models, trained, part, participants, members=self.assignment)
+        self.seen[participants] = True
+        members = np.where(self.seen, self.assignment, UNSEEN)
+        self.models = self.world.average(self.models, trained, part, participants, members=members)
         return False
 
     def serving(self) -> Ints:
@@ -32,11 +35,12 @@ class Partitioned:
         return Outcome(self.assignment if self.clusters > 1 else None)
 
     def state(self) -> Arrays:
-        """Have nothing to keep."""
-        return {}
+        """Give who was seen."""
+        return {"seen": self.seen}
 
     def restore(self, arrays: Arrays) -> None:
-        """Have nothing to take back."""
+        """Take back what `state` gave."""
+        self.seen = arrays["seen"].astype(bool)
 
 
 def one_part(clients: int) -> Ints:

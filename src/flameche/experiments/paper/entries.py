@@ -47,7 +47,7 @@ class Entry:
             row = rows[name]
             if row.settings is not None and setting not in row.settings:
                 continue
-            if row.datasets is not None and dataset not in row.datasets:
+            if row.datasets is not None and dataset not in (*row.datasets, "digits"):
                 continue
             if not choice.seeds and seed not in (row.seeds if row.seeds is not None else self.seeds):
                 continue

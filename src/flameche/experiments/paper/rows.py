@@ -84,12 +84,17 @@ DBI = {
 }
 
 
-def _other(title: str, kind: str, *changes: str, seeds: tuple[int, ...] | None = FIRST) -> Row:
-    return Row(f"{TITLES[kind].partition(' (')[0]}: {title}", _method(kind, *changes), seeds=seeds)
+def _title(kind: str, said: str) -> str:
+    return f"{TITLES[kind].partition(' (')[0]}: {said}"
+
+
+def _other(said: str, kind: str, *changes: str, seeds: tuple[int, ...] | None = FIRST) -> Row:
+    return Row(_title(kind, said), _method(kind, *changes), seeds=seeds)
 
 
 SGD = ("training.optimiser=sgd", "training.lr=0.01", "training.momentum=0.5")  # as PACFL published it
-LESS = ("data.holdout=0.475", "training.drop_last=false")  # 30% tests, a quarter of the rest validates
+HELD = "data.holdout=0.475"  # 30% for tests, a quarter of the rest for validation
+LESS = (HELD, "training.drop_last=false")
 STAY = ("training.absent=stay", "training.drop_last=false")
 OTHERS = {
     "oracle-less": _other("47.5% held out, short batches too", "oracle", *LESS),
@@ -107,12 +112,15 @@ OTHERS = {
     ),
     "ifca-random-five": _other("five starts, first model at random", "ifca", "method.first=random"),
     "ifca-stay": _other(
-        "the same, absent members stay in averages, short batches too", "ifca", "method.first=random", *STAY
+        "five starts, first model at random, absent members stay in averages, short batches too",
+        "ifca",
+        "method.first=random",
+        *STAY,
     ),
     "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
     "kfed-epoch": _other("one local epoch", "kfed", "training.epochs=1"),
     "kfed-less": _other(
-        "one local epoch, 47.5% held out, short batches too", "kfed", "training.epochs=1", *LESS, seeds=(0, 1)
+        "one local epoch, 47.5% held out, short batches too", "kfed", "training.epochs=1", *LESS, seeds=None
     ),
     "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
     "kfed-sgd": _other("trained by SGD", "kfed", *SGD),
@@ -142,11 +150,8 @@ CSL, ALL = ("csl",), ("csl", "fds", "csf")
 CIFAR, PATH = ("cifar10",), ("pathmnist",)
 
 
-def _recipe(
-    kind: str, title: str, datasets: tuple[str, ...], settings: tuple[str, ...], *changes: str
-) -> Row:
-    name = TITLES[kind].partition(" (")[0]
-    return Row(f"{name}: {title}", _method(kind, *changes), settings=settings, datasets=datasets)
+def _recipe(kind: str, said: str, datasets: tuple[str, ...], settings: tuple[str, ...], *changes: str) -> Row:
+    return Row(_title(kind, said), _method(kind, *changes), settings=settings, datasets=datasets)
 
 
 def _moved(kind: str, title: str, settings: tuple[str, ...], *changes: str) -> Row:
@@ -157,7 +162,7 @@ def _moved(kind: str, title: str, settings: tuple[str, ...], *changes: str) -> R
 
 def _own(kind: str, title: str = "", *changes: str) -> dict[str, Row]:
     said = f"{title}own BatchNorm statistics, 47.5% held out"
-    how = (*changes, "training.bn_buffers=local", "training.evaluate_every=20", LESS[0])
+    how = (*changes, "training.bn_buffers=local", "training.evaluate_every=20", HELD)
     return {
         f"{kind}-own": _recipe(kind, said, PATH, ("fds", "csf"), *how),
         f"{kind}-own-pairs": _recipe(kind, f"{said}, MNIST's pairs swapped", PATH, CSL, *how, AUTHORS),
@@ -165,7 +170,7 @@ def _own(kind: str, title: str = "", *changes: str) -> dict[str, Row]:
 
 
 WHOLE = ("flips, shifts, nothing held out", CIFAR, ALL, "training.augment=true", "data.holdout=0")
-FIRST_BN = ("one client's BatchNorm statistics", "training.bn_buffers=first")
+ONE_BN, FIRST_BN = "one client's BatchNorm statistics", "training.bn_buffers=first"
 UNPOOLED = "model.kind=resnet18-unpooled"
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
@@ -173,11 +178,11 @@ RECIPES = {  # what the paper leaves open of the training itself
     "oracle-whole": _recipe("oracle", "nothing held out", PATH, CSL, "data.holdout=0"),
     "oracle-augment-whole": _recipe("oracle", *WHOLE),
     "oracle-unpooled": _moved("oracle", "no pooling in the stem, ", ("fds",), UNPOOLED),
-    "oracle-first-bn": _recipe("oracle", FIRST_BN[0], CIFAR + PATH, CSL, FIRST_BN[1]),
+    "oracle-first-bn": _recipe("oracle", ONE_BN, CIFAR + PATH, CSL, FIRST_BN),
     "oracle-local-bn": _recipe("oracle", "own BatchNorm statistics", PATH, CSL, "training.bn_buffers=local"),
     **_own("oracle"),
     "fedavg-augment-whole": _recipe("fedavg", *WHOLE),
-    "fedavg-first-bn": _recipe("fedavg", FIRST_BN[0], PATH, CSL, FIRST_BN[1]),
+    "fedavg-first-bn": _recipe("fedavg", ONE_BN, PATH, CSL, FIRST_BN),
     **_own("fedavg"),
     "fedgroup-augment-whole": _moved("fedgroup", "", ALL),
     **_own("fedgroup"),
@@ -188,7 +193,7 @@ RECIPES = {  # what the paper leaves open of the training itself
     "ifca-augment-whole": _moved(
         "ifca", "one start, first model at random, ", ALL, "method.first=random", "method.restarts=1"
     ),
-    "ifca-own": _recipe(
+    "ifca-local-bn": _recipe(
         "ifca",
         "one start, first model at random, own BatchNorm statistics, full batches",
         PATH,

@@ -28,10 +28,12 @@ LEADS = {
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
     "missing-by-group": "As in `missing`, but all clients of a group lack the same label, and are not tested "
     "on it.",
-    "readings": "Each method as in the main tables, and below it otherwise: with short batches too; in seed "
-    "0 what its publication leaves open, and what brings it nearer to the paper.",
+    "readings": "Each method as in the main tables, and below it otherwise: with short batches too; what its "
+    "publication leaves open; what brings it nearer to the paper. Most of these are of seed 0.",
     "clusters": "Mean ± sd over the seeds; PACFL in seed 0.",
-    "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken.",
+    "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken. "
+    "With nothing held out all but Oracle and FedAvg were trained in bfloat16, and so were all rows without "
+    "pooling, and IFCA with own statistics.",
 }
 
 

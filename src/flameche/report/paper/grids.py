@@ -32,10 +32,10 @@ def grid(
     for row in sheet.rows_of(setting):
         cells = [Cell(sheet.title(row))]
         for dataset in sets:
+            if not sheet.wants(dataset, row, setting):
+                cells += [Cell(ABSENT)] * (2 * len(measures))
+                continue
             for measure in measures:
-                if not sheet.wants(dataset, row, setting):
-                    cells += [Cell(ABSENT), Cell(ABSENT)]
-                    continue
                 cells.append(cell(sheet.get(dataset, row, setting), MEASURES[measure][1]))
                 cells.append(paper_cell(table, dataset, setting or "all", row, measure))
         rows.append(tuple(cells))
