@@ -456,7 +456,7 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ({"training": {"turn": 20}}, "training.turn = 20 needs training.augment = true"),
         (
             {"training": {"absent": "stay"}, "method": {"kind": "flameche-soft"}},
-            'training.absent = "stay": method.kind = "flameche-soft" has no members; take "out"',
+            'training.absent = "stay": not with method.kind = "flameche-soft"; take "out"',
         ),
         (
             {
@@ -468,7 +468,8 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ),
         (
             {"training": {"absent": "stay", "weighting": "samples"}},
-            'training.absent = "stay": training.weighting = "samples" would weigh them by heads; take "out"',
+            'training.absent = "stay": not with training.weighting = "samples", for absent members count by '
+            'heads; take "out"',
         ),
         (
             {

@@ -155,11 +155,11 @@ def check_absent(experiment: Experiment) -> None:
     kind, happens = experiment.method.kind, {event.kind for event in experiment.events}
     why = ""
     if kind == "flameche-soft":
-        why = 'method.kind = "flameche-soft" has no members'
+        why = 'not with method.kind = "flameche-soft"'
     elif getattr(experiment.method, "hide_assignments", False):
         why = "method.hide_assignments hides who is a member"
     elif experiment.training.weighting != "uniform":
-        why = 'training.weighting = "samples" would weigh them by heads'
+        why = 'not with training.weighting = "samples", for absent members count by heads'
     elif happens - {"drift"} and kind != "flameche":
         why = f'method.kind = "{kind}" does not hear of clients that join or leave'
     if why:

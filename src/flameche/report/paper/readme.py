@@ -28,15 +28,13 @@ def methods_block(stored: Stored) -> str:
         for setting in sheet.settings:
             cells = [_cell(sheet.get(dataset, row, setting)) for row in sheet.rows]
             lines.append(f"| {SETS[dataset].title} {setting} | " + " | ".join(cells) + " |")
-    seeds = [
-        len(cell)
-        for dataset in run
-        for setting in sheet.settings
-        for row in sheet.rows
-        if (cell := sheet.get(dataset, row, setting))
-    ]
+    spans: dict[str, list[str]] = {}  # how many seeds, of which sets
+    for dataset in run:
+        cells_of = [sheet.get(dataset, row, setting) for setting in sheet.settings for row in sheet.rows]
+        spans.setdefault(seed_span([len(cell) for cell in cells_of if cell]), []).append(SETS[dataset].title)
+    told = ", ".join(f"{span} ({', '.join(names)})" for span, names in spans.items())
     without = [SETS[name].title for name in sheet.datasets if name not in run]
-    told = f"Means over {seed_span(seeds)}." + (f" Not run: {', '.join(without)}." if without else "")
+    told = f"Means over {told}." + (f" Not run: {', '.join(without)}." if without else "")
     return "\n".join([*lines, "", told])
 
 
