@@ -101,8 +101,9 @@ def table() -> None:
 INTRODUCTION = """Accuracy in %, PathMNIST, 47.5% held out, on what nine clients hold out; seed 0, two cores
 (`experiments/statistics_rules.py`). Weights do not depend on the rule, so that rows are of the same models.
 *First member's*: of the first client of the cluster, there or not, so that they change when it takes part.
-*Own*: each client's, from when it last took part. What they are worth:
-[docs/reproducing.md](../docs/reproducing.md)."""
+*Own*: each client's, from when it last took part; in the first table those of four clients, tried on all
+nine. These lines were made by a predecessor of the script, with the same arithmetic; the script itself was run
+with tiny sizes. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 
 
 def main() -> None:
