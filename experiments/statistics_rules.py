@@ -102,8 +102,8 @@ INTRODUCTION = """Accuracy in %, PathMNIST, 47.5% held out, on what nine clients
 (`experiments/statistics_rules.py`). Weights do not depend on the rule, so that rows are of the same models.
 *First member's*: of the first client of the cluster, there or not, so that they change when it takes part.
 *Own*: each client's, from when it last took part; in the first table those of four clients, tried on all
-nine. These lines were made by a predecessor of the script, with the same arithmetic; the script itself was run
-with tiny sizes. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
+nine. These lines were made by a predecessor of the script, with the same arithmetic; the script itself was
+run with tiny sizes. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 
 
 def main() -> None:
