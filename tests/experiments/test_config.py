@@ -455,6 +455,10 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ),
         ({"training": {"turn": 20}}, "training.turn = 20 needs training.augment = true"),
         (
+            {"training": {"bn_buffers": "member"}, "method": {"kind": "flameche-soft"}},
+            'training.bn_buffers = "member": not with method.kind = "flameche-soft"; take "mean"',
+        ),
+        (
             {"training": {"absent": "stay"}, "method": {"kind": "flameche-soft"}},
             'training.absent = "stay": not with method.kind = "flameche-soft"; take "out"',
         ),

@@ -123,6 +123,7 @@ def test_hiding_assignments_is_refused_where_something_else_shows_them(scheme, s
         parse_experiment({**SMALL, "method": {"mode": "paper", "hide_assignments": True}, "scheme": scheme})
 
 
-def test_the_first_clients_statistics_and_hidden_updates_exclude_each_other():
-    with pytest.raises(ConfigError, match="bn_buffers"):
-        parse_experiment({**SMALL, "training": {"bn_buffers": "first"}, "scheme": {"updates": "secagg"}})
+@pytest.mark.parametrize("rule", ["first", "member"])
+def test_one_clients_statistics_and_hidden_updates_exclude_each_other(rule):
+    with pytest.raises(ConfigError, match=f'bn_buffers = "{rule}"'):
+        parse_experiment({**SMALL, "training": {"bn_buffers": rule}, "scheme": {"updates": "secagg"}})

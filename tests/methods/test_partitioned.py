@@ -15,10 +15,11 @@ from flameche.training.trainer import TrainingPlan
 from tests.conftest import clustering_world, planted_metadata, tiny_federation
 
 
-def training_world(group):
+def training_world(group, model="small-cnn", **plan):
     federation = tiny_federation(sizes=(6, 9, 5, 8))
-    model = build_model("small-cnn", federation.shape, federation.classes, seed=0)
-    trainer = LoopTrainer(model, federation, TrainingPlan(epochs=1, batch=4), seed=0, dtype=torch.float64)
+    module = build_model(model, federation.shape, federation.classes, seed=0)
+    how = TrainingPlan(epochs=1, batch=4, **plan)
+    trainer = LoopTrainer(module, federation, how, seed=0, dtype=torch.float64)
     metadata, _ = planted_metadata(clients=4, groups=2)
     return clustering_world(metadata, group, rounds=3, trainer=trainer)
 
@@ -94,6 +95,34 @@ def test_absent_members_that_stay_count_with_the_model_as_it_was():
     first = torch.cat([trained.params[:2], start.params[:1]])  # client 1 is absent
     assert torch.allclose(method.models.params[0], first.mean(0), rtol=1e-12)
     assert torch.equal(method.models.params[1], trained.params[2])  # all of its group is there
+
+
+def test_the_first_members_statistics_change_when_it_takes_part():
+    world = training_world(np.zeros(4, np.int64), "tests.nets:normed", bn_buffers="member")
+    method = FedAvg(world)
+
+    def trained(r, *clients):
+        start = method.models
+        method.round(r, np.array(clients))
+        return world.trainer.train(start, np.zeros(len(clients), np.int64), np.array(clients), r).buffers
+
+    first = trained(1, 1, 3)  # of those who came, 1 is the first
+    assert torch.equal(method.models.buffers[0], first[0]) and not torch.equal(*first)
+    assert torch.equal(trained(2, 0, 2)[0], method.models.buffers[0])
+    before = method.models.buffers
+    trained(3, 1, 2)
+    assert torch.equal(method.models.buffers, before)  # 0 is absent
+    trained(4, 2, 3)
+    assert torch.equal(method.models.buffers, before)
+
+
+def test_the_first_members_of_several_starts_are_told_apart():
+    world = training_world(np.zeros(4, np.int64))
+    members = np.array([0, 1, 0, -1, 3, 2, 2, -1])  # clusters 0 and 1 of a start, 2 and 3 of another
+    places = world._holders(4, np.array([0, 1, 2, 2]), np.array([2, 1, 1, 2]), members)
+    assert places.tolist() == [-1, 1, 2, -1]  # client 0 is the first of cluster 0, and absent
+    alone = world._holders(1, np.array([0, 0]), np.array([2, 3]), None)
+    assert alone.tolist() == [0]
 
 
 def test_oracle_confesses_that_it_knows_the_truth():

@@ -42,6 +42,14 @@ def test_buffers_follow_their_rule(rule, expected):
     assert found.buffers[0, 0].item() == expected
 
 
+@pytest.mark.parametrize(("holder", "expected"), [(1, 4.0), (0, 2.0), (-1, 8.0)])
+def test_a_members_buffers_are_taken_where_it_is_there(holder, expected):
+    previous = models([[0.0]], [[8.0]])
+    trained = models([[1.0], [3.0]], [[2.0], [4.0]])
+    found = average(previous, trained, np.array([0, 0]), buffers="member", holder=np.array([holder]))
+    assert found.buffers[0, 0].item() == expected and found.params[0, 0].item() == 2.0
+
+
 def test_permuting_clients_changes_no_average():
     rng = np.random.default_rng(0)
     params, cluster, order = rng.normal(size=(8, 3)), np.arange(8) % 3, rng.permutation(8)

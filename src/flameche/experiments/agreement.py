@@ -97,9 +97,13 @@ def check_statistics(experiment: Experiment) -> None:
             f'training.bn_buffers = "local": clients of method.kind = "{kind}" train several models a round, '
             'which would share their statistics; take "mean" or "first"'
         )
-    if updates != "clear" and rule == "first":
+    if kind == "flameche-soft" and rule == "member":
         raise ConfigError(
-            'training.bn_buffers = "first" shows one client\'s statistics, which scheme.updates = '
+            'training.bn_buffers = "member": not with method.kind = "flameche-soft"; take "mean"'
+        )
+    if updates != "clear" and rule in ("first", "member"):
+        raise ConfigError(
+            f'training.bn_buffers = "{rule}" shows one client\'s statistics, which scheme.updates = '
             f'"{updates}" hides; take "mean" or "local"'
         )
 

@@ -144,8 +144,8 @@ def check_deployable(experiment: Experiment) -> None:
         raise ConfigError("training.server_lr does not run on a network yet; 1.0 does")
     if experiment.training.absent != "out":
         raise ConfigError('training.absent = "stay" does not run on a network yet; "out" does')
-    if experiment.training.bn_buffers == "local":
-        raise ConfigError('training.bn_buffers = "local" does not run on a network yet; "mean" does')
+    if (rule := experiment.training.bn_buffers) in ("local", "member"):
+        raise ConfigError(f'training.bn_buffers = "{rule}" does not run on a network yet; "mean" does')
     if experiment.events:
         raise ConfigError("[[events]] are for simulations; on a network, nodes come and go by themselves")
     if experiment.metadata.kind == "mean-pca-shared" and has_metadata(experiment):

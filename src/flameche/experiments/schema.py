@@ -164,7 +164,7 @@ class TrainingConfig(Table):
     weighting: Literal["uniform", "samples"] = "uniform"
     server_lr: float = Field(default=1.0, gt=0, le=1)
     absent: Literal["out", "stay"] = "out"
-    bn_buffers: Literal["mean", "first", "local"] = "mean"
+    bn_buffers: Literal["mean", "first", "member", "local"] = "mean"
     augment: bool = False
     turn: float = Field(default=0.0, ge=0, le=180)
     drop_last: bool = False

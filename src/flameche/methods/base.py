@@ -130,13 +130,30 @@ class World:
                 models = self._average_unseen(previous, flat, cluster, clients, weights, hidden)
         else:
             with self.ledger.clock("server", "training"):
-                models = average(previous, trained, cluster, weight=weight, buffers=rule, share=share)
+                holder = self._holders(len(previous), cluster, clients, None if begin else members)
+                models = average(
+                    previous, trained, cluster, weight=weight, buffers=rule, share=share, holder=holder
+                )
         if not begin:
             far = self._far(len(previous), cluster, members)
             models = previous.towards(models, far, with_buffers=rule == "mean")
         if not models.finite and DIVERGED not in self.notes:
             self.notes.append(DIVERGED)
         return models
+
+    def _holders(self, count: int, cluster: Ints, clients: Ints, members: Ints | None) -> Ints:
+        """Tell at which place [n] each cluster's first member is; below 0 where it is absent.
+
+        Where nobody is a member yet, the first participant is meant.
+        """
+        holders = np.full(count, -1)
+        for k in np.unique(cluster).tolist():
+            there = np.flatnonzero(cluster == k)
+            known = np.flatnonzero(members == k) if members is not None else there[:0]
+            first = known[0] % self.clients if len(known) else clients[there[0]]  # IFCA's are of every start
+            place = there[clients[there] == first]
+            holders[k] = place[0] if len(place) else -1
+        return holders
 
     def _far(self, count: int, cluster: Ints, members: Ints | None) -> Floats:
         """Tell how far each of `count` models goes towards the average of its participants."""

@@ -106,7 +106,8 @@ class FedGroup:
         groups, last = models.pick(np.arange(self.clusters)), models.pick(np.array([self.clusters]))
         filled = groups.pick(np.flatnonzero(self.filled))
         rule = self.world.trainer.plan.bn_buffers
-        mean = average(last, filled, np.zeros(len(filled), np.int64), buffers=rule)
+        zero = np.zeros(len(filled), np.int64)
+        mean = average(last, filled, zero, buffers="first" if rule == "member" else rule)
         self.models = groups.joined(mean)
 
     def serving(self) -> Ints:

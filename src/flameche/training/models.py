@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Buffers = Literal["mean", "first", "local"]
+Buffers = Literal["mean", "first", "member", "local"]
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,15 @@ def average(
     weight: NDArray[np.float64] | None = None,
     buffers: Buffers = "mean",
     share: NDArray[np.float64] | None = None,
+    holder: NDArray[np.int64] | None = None,
 ) -> Models:
     """Average trained models per cluster (Algorithm 1, line 20); nobody's cluster keeps its model.
 
     previous [K], trained [n], cluster [n] -> [K]. Unweighted as in the paper, or by `weight` [n].
-    Buffers are averaged, or taken from each cluster's first client as the authors' code does; "local"
-    leaves them to the clients. With `share` [n K] a client counts for every cluster by its share; where the
-    shares come to less than one client, a model goes only that far towards their average.
+    Buffers are averaged, or taken from each cluster's first client as the authors' code does, or, "member",
+    from row holder[k] of trained, where it is not below 0; "local" leaves them to the clients. With `share`
+    [n K] a client counts for every cluster by its share; where the shares come to less than one client, a
+    model goes only that far towards their average.
     """
     params, stats = previous.params.clone(), previous.buffers.clone()
     for k in np.unique(cluster) if share is None else np.flatnonzero(share.sum(axis=0) > 0):
@@ -155,6 +157,8 @@ def average(
             stats[k] = _towards(stats[k], scale @ trained.buffers[rows], far)
         elif buffers == "first" and (cluster == k).any():
             stats[k] = trained.buffers[int(np.flatnonzero(cluster == k)[0])]
+        elif buffers == "member" and holder is not None and holder[k] >= 0:
+            stats[k] = trained.buffers[int(holder[k])]
     return Models(params, stats)
 
 
