@@ -179,6 +179,13 @@ def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
     assert "in part" not in "\n".join(remarks_on([difference()], [part, known]))
 
 
+def test_a_text_that_several_remarks_have_is_told_once_with_all_cells():
+    both = [Remark({"method": (name,)}, "Slower.", partly=name == "fesem") for name in ("fesem", "ifca")]
+    said = "\n".join(remarks_on([difference(), difference(method="ifca")], both))
+    assert said.count("Slower.") == 1 and said.count("0.66 against") == 3  # two cells, one again as in part
+    assert "Explained in part (1)" in said and "Unexplained" not in said
+
+
 def test_a_remark_is_a_guess_or_shown_in_part_not_both(tmp_path):
     (tmp_path / "remarks.toml").write_text("[[remark]]\ntext = 'x'\nguess = true\npartly = true\n")
     with pytest.raises(StoreError, match="take one"):

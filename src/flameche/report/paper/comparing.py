@@ -114,21 +114,22 @@ def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[s
     found = list(found)
     if not found:
         return []
-    told: dict[int, list[Difference]] = {}
+    order = {remark.text: n for n, remark in enumerate(remarks)}  # a text may be of several remarks
+    told: dict[tuple[bool, str], list[Difference]] = {}
     open_: dict[bool, list[Difference]] = {True: [], False: []}  # in part, or not at all
     for difference in found:
         fitting = [n for n, remark in enumerate(remarks) if remark.fits(difference)]
         shown = [n for n in fitting if not remarks[n].guess]
         for n in shown or fitting:  # what is shown needs no guess
-            told.setdefault(n, []).append(difference)
+            told.setdefault((remarks[n].guess, remarks[n].text), []).append(difference)
         if all(remarks[n].partly for n in shown):
             open_[bool(shown)].append(difference)
     parts = ["## Where it differs from the paper by more than the paper's spread"]
     for heading, guess in (("", False), ("Guesses, not shown by an experiment:", True)):
         lines = [
-            f"- {remarks[n].text} ({'; '.join(d.text() for d in cells)})"
-            for n, cells in sorted(told.items())
-            if remarks[n].guess == guess
+            f"- {text} ({'; '.join(d.text() for d in cells)})"
+            for (guessed, text), cells in sorted(told.items(), key=lambda item: order[item[0][1]])
+            if guessed == guess
         ]
         if lines:
             parts += ([heading] if heading else []) + ["\n".join(lines)]
