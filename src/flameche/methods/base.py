@@ -130,7 +130,9 @@ class World:
                 models = self._average_unseen(previous, flat, cluster, clients, weights, hidden)
         else:
             with self.ledger.clock("server", "training"):
-                holder = self._holders(len(previous), cluster, clients, None if begin else members)
+                holder = None
+                if rule == "member":
+                    holder = self._holders(len(previous), cluster, clients, None if begin else members)
                 models = average(
                     previous, trained, cluster, weight=weight, buffers=rule, share=share, holder=holder
                 )

@@ -55,7 +55,8 @@ class Ifca:
             if self.first == "random":
                 choice = np.where(self.choice[:, participants] == UNSEEN, self._drawn(participants), choice)
         self.choice[:, participants] = choice
-        rows = np.where(self.choice == UNSEEN, UNSEEN, self.choice + self._first_rows())  # [S C]
+        first = np.arange(self.restarts)[:, None] * self.clusters  # row of each start [S 1]
+        rows = np.where(self.choice == UNSEEN, UNSEEN, self.choice + first)  # [S C]
         pick = rows[:, participants].ravel()
         clients = np.tile(participants, self.restarts)
         trained = self.world.train(self.models, pick, clients, r, fetched=True)
@@ -65,11 +66,6 @@ class Ifca:
             self._validate(pick, participants)
         self.assignment = self.choice[self.best].copy()
         return False
-
-    def _first_rows(self) -> Ints:
-        """Tell the row of each start's first model [S 1]."""
-        rows: Ints = np.arange(self.restarts)[:, None] * self.clusters
-        return rows
 
     def _size(self) -> int:
         """Count the bytes of one model on its way down."""

@@ -81,9 +81,12 @@ class Models:
         """Move each row so far [M], up to 1, towards another's; buffers go along, or are the other's."""
         if (far >= 1.0).all():
             return goal
-        step = torch.from_numpy(far).to(self.params)[:, None]
-        stats = _towards(self.buffers, goal.buffers, step) if with_buffers else goal.buffers
-        return Models(_towards(self.params, goal.params, step), stats)
+
+        def moved(rows: Tensor, goals: Tensor) -> Tensor:
+            return torch.stack([_towards(*each) for each in zip(rows, goals, far.tolist(), strict=True)])
+
+        stats = moved(self.buffers, goal.buffers) if with_buffers else goal.buffers
+        return Models(moved(self.params, goal.params), stats)
 
     def moved(self, k: int, vector: NDArray[np.float64], far: float) -> Models:
         """Move row k so far, up to 1, towards a flat model, with or without buffers."""
@@ -148,7 +151,7 @@ def average(
     for k in np.unique(cluster) if share is None else np.flatnonzero(share.sum(axis=0) > 0):
         members = np.flatnonzero(cluster == k if share is None else share[:, k] > 0)
         part = np.ones(len(members)) if share is None else share[members, k]
-        far = params.new_tensor(min(1.0, float(part.sum())))
+        far = min(1.0, float(part.sum()))
         part = part if weight is None else part * weight[members]
         scale = torch.from_numpy(part / part.sum()).to(params)
         rows = torch.from_numpy(members).to(params.device)
@@ -162,5 +165,5 @@ def average(
     return Models(params, stats)
 
 
-def _towards(model: Tensor, goal: Tensor, far: Tensor) -> Tensor:
-    return torch.where(far >= 1.0, goal, model + far * (goal - model))
+def _towards(model: Tensor, goal: Tensor, far: float) -> Tensor:
+    return goal if far >= 1.0 else model + far * (goal - model)
