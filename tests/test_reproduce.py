@@ -186,6 +186,19 @@ def test_a_text_that_several_remarks_have_is_told_once_with_all_cells():
     assert "Explained in part (1)" in said and "Unexplained" not in said
 
 
+def test_a_remark_may_be_of_several_lots_of_cells(tmp_path):
+    lots = '[{ method = "fesem", partly = true }, { method = ["ifca"] }]'
+    (tmp_path / "remarks.toml").write_text(f"[[remark]]\nmeasure = 'ari'\nof = {lots}\ntext = 'x'\n")
+    ari = {"measure": ("ari",)}
+    assert read_remarks(Stored([], [tmp_path])) == [
+        Remark(ari | {"method": ("fesem",)}, "x", partly=True),
+        Remark(ari | {"method": ("ifca",)}, "x"),
+    ]
+    (tmp_path / "remarks.toml").write_text("[[remark]]\nof = [{ methods = 'ifca' }]\ntext = 'x'\n")
+    with pytest.raises(StoreError, match="remark 1 has unknown keys methods"):
+        read_remarks(Stored([], [tmp_path]))
+
+
 def test_a_remark_is_a_guess_or_shown_in_part_not_both(tmp_path):
     (tmp_path / "remarks.toml").write_text("[[remark]]\ntext = 'x'\nguess = true\npartly = true\n")
     with pytest.raises(StoreError, match="take one"):

@@ -10,6 +10,7 @@ Remarks are sentences in `remarks.toml`, each for the cells that its keys name:
     text = "..."
     guess = true                 # not shown by an experiment
     partly = true                # shown, but it is not all of the difference
+    of = [{ dataset = "mnist", partly = true }, { dataset = "cifar10" }]    # keys of several lots of cells
 """
 
 from __future__ import annotations
@@ -72,7 +73,12 @@ def _read(file: Path) -> list[Remark]:
     try:
         tables = tomllib.loads(file.read_text())["remark"]
         remarks = []
-        for number, table in enumerate(tables, 1):
+        lots = [
+            (number, {**table, **lot})
+            for number, table in enumerate(tables, 1)
+            for lot in table.pop("of", [{}])
+        ]
+        for number, table in lots:
             if unknown := set(table) - {*KEYS, "text", "guess", "partly"}:
                 raise StoreError(f"{file}: remark {number} has unknown keys {', '.join(sorted(unknown))}")
             if table.get("guess") and table.get("partly"):
