@@ -28,7 +28,7 @@ SEEDS = {
     "missing": 5,
     "missing-curves": 5,
     "recluster": 3,
-    "missing-by-group": 5,
+    "missing-readings": 5,
     "readings": 5,
     "clusters": 5,
     "recipes": 5,

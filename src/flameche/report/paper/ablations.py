@@ -14,7 +14,7 @@ from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
 QUALITY = ("ari", "dbi")
-OURS = ("readings", "clusters", "recipes", "missing-by-group")  # beside cells of the paper's tables
+OURS = ("readings", "clusters", "recipes", "missing-readings")  # beside cells of the paper's tables
 CLUSTERED = "Clustered without training. ARI: of the assignments after the last round"
 LEADS = {
     "metadata": "Mean ± sd over three settings and the seeds. Gaussian and uniform: class means of a random "
@@ -26,14 +26,16 @@ LEADS = {
     "recluster": "Mean ± sd over the seeds.",
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
-    "missing-by-group": "As in `missing`, but all clients of a group lack the same label, and are not tested "
-    "on it.",
+    "missing-readings": "As in `missing`, but all clients of a group lack the same label, and are not tested "
+    "on it, unless a row says otherwise; in seed 0, or over those that were run. Rows without pooling: in "
+    "bfloat16.",
     "readings": "Each method as in the main tables, and below it otherwise: with short batches too; what its "
     "publication leaves open; what brings it nearer to the paper. Most of these are of seed 0.",
     "clusters": "Mean ± sd over the seeds; PACFL in seed 0.",
     "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken. "
     "With nothing held out all but Oracle and FedAvg were trained in bfloat16, and so were all rows without "
-    "pooling, and IFCA with own statistics.",
+    "pooling or with the first member's statistics, StoCFL whose absent members stay, and IFCA with own "
+    "statistics.",
 }
 
 

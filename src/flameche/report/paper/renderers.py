@@ -31,7 +31,7 @@ DRAW: dict[str, Callable[[Entry, Choice, Stored], Drawn]] = {
     "trilemma": draw_trilemma,
     "ranks": draw_ranks,
     "dbi": draw_dbi,
-    "missing-by-group": draw_by_setting,
+    "missing-readings": draw_by_setting,
     "readings": draw_by_setting,
     "clusters": draw_by_setting,
     "recipes": draw_by_setting,
