@@ -69,7 +69,7 @@ OTHERS = {
     "pacfl-smallest": _other("smallest angle", "pacfl", "method.angle=smallest"),
     "pacfl-sum": _other("sum of angles", "pacfl", "method.angle=sum"),
     "pacfl-slow": _other("server_lr 0.2", "pacfl", "training.server_lr=0.2"),
-    "pacfl-sgd": _other("trained by SGD", "pacfl", *SGD),
+    "pacfl-sgd": replace(_other("trained by SGD", "pacfl", *SGD), settings=CSL),
     "pacfl-sgd-less": replace(
         _other(
             "bases as they are, complete linkage, trained by SGD, 47.5% held out, short batches too",
@@ -278,7 +278,7 @@ _LACKING_OTHERS = {
     "flameche-robust-each": _each_moved("flameche-robust", ""),
 }
 MISSING_READINGS: dict[str, Row] = {}  # where nothing else is said, all of a group lack the same label
-for _name in MISSING:
+for _name in (name for name in MISSING if name != "ifca"):
     MISSING_READINGS[_name] = _lacking(_name, "", FASHION)
     MISSING_READINGS |= {
         other: row for other, row in _LACKING_OTHERS.items() if other.rpartition("-")[0] == _name
