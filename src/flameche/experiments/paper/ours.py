@@ -2,284 +2,240 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from flameche.experiments.paper.plan import Row
-from flameche.experiments.paper.rows import MAIN, MISSING, PAPER_MODE, TITLES, method
-
-FIRST = (0,)  # seed
-CSL, ALL = ("csl",), ("csl", "fds", "csf")
-CIFAR, PATH, FASHION = ("cifar10",), ("pathmnist",), ("fashion-mnist",)
-SGD = ("training.optimiser=sgd", "training.lr=0.01", "training.momentum=0.5")  # as PACFL published it
-EPOCH = "training.epochs=1"
-HELD = "data.holdout=0.475"  # 30% for tests, a quarter of the rest for validation
-LESS = (HELD, "training.drop_last=false")
-ABSENT = "training.absent=stay"
-STAY = (ABSENT, "training.drop_last=false")
-RANDOM = "method.first=random"
-CENTRES = "method.newcomers=first"
-RAW = ("method.angle=raw-sum", "method.linkage=complete")
-AUTHORS = 'data.transforms=["swap:1,7","swap:2,7","swap:4,7","swap:3,8"]'  # their pairs for MNIST
-HALF = "training.precision=bf16"
-UNPOOLED = "model.kind=resnet18-unpooled"
-UNSKEWED = "data.label_skew=false"
-RARELY = "training.evaluate_every=10"
-MOVED = ("training.augment=true", "data.holdout=0", HALF, RARELY)
+from flameche.experiments.paper.rows import MAIN, MISSING
 
 
-def _title(kind: str, said: str) -> str:
-    return f"{TITLES[kind].partition(' (')[0]}: {said}"
+@dataclass(frozen=True)
+class Change:
+    """What a row does otherwise: in words for its title, which may be none, and as overrides."""
+
+    said: str
+    words: tuple[str, ...]
 
 
-def _other(said: str, kind: str, *changes: str, seeds: tuple[int, ...] | None = FIRST) -> Row:
-    return Row(_title(kind, said), method(kind, *changes), seeds=seeds)
+def _change(said: str, *words: str) -> Change:
+    return Change(said, words)
 
 
-OTHERS = {
-    "oracle-less": _other("47.5% held out, short batches too", "oracle", *LESS),
-    "fedavg-less": _other("47.5% held out, short batches too", "fedavg", *LESS),
-    "fedavg-stay": replace(
-        _other("absent members stay in averages, short batches too", "fedavg", *STAY, RARELY),
-        settings=("fds", "csf"),
-        datasets=FASHION,
-    ),
-    "fedgroup-weights": _other("newcomers by weights", "fedgroup", "method.newcomers=weights"),
-    "stocfl-adam": _other("first updates by Adam", "stocfl", "method.first=adam"),
-    "stocfl-slow": _other("server_lr 0.4", "stocfl", "training.server_lr=0.4"),
-    "stocfl-stay": _other("absent members stay in averages, short batches too", "stocfl", *STAY, seeds=None),
-    "fesem-different": _other("K different models", "fesem", "method.start=different"),
-    "fesem-shared": _other("K copies, random centre", "fesem", "method.start=shared"),
-    "fesem-first": _other("newcomers by the first centres", "fesem", CENTRES, seeds=None),
-    "ifca-one": _other("one start", "ifca", "method.restarts=1"),
-    "ifca-random": _other("one start, first model at random", "ifca", "method.restarts=1", RANDOM),
-    "ifca-random-five": _other("five starts, first model at random", "ifca", RANDOM),
-    "ifca-stay": _other(
-        "five starts, first model at random, absent members stay in averages, short batches too",
-        "ifca",
-        RANDOM,
-        *STAY,
-    ),
-    "ifca-slow": _other("server_lr 0.3", "ifca", "training.server_lr=0.3"),
-    "kfed-epoch": _other("one local epoch", "kfed", EPOCH),
-    "kfed-less": _other(
-        "one local epoch, 47.5% held out, short batches too", "kfed", EPOCH, *LESS, seeds=None
-    ),
-    "kfed-slow": _other("server_lr 0.2", "kfed", "training.server_lr=0.2"),
-    "kfed-sgd": _other("trained by SGD", "kfed", *SGD),
-    "pacfl-smallest": _other("smallest angle", "pacfl", "method.angle=smallest"),
-    "pacfl-sum": _other("sum of angles", "pacfl", "method.angle=sum"),
-    "pacfl-slow": _other("server_lr 0.2", "pacfl", "training.server_lr=0.2"),
-    "pacfl-sgd": replace(_other("trained by SGD", "pacfl", *SGD), settings=CSL),
-    "pacfl-sgd-less": replace(
-        _other(
-            "bases as they are, complete linkage, trained by SGD, 47.5% held out, short batches too",
-            "pacfl",
-            *SGD,
-            *LESS,
-            *RAW,
-            RARELY,
-        ),
-        settings=CSL,
-    ),
-    "pacfl-less": _other(
-        "bases as they are, complete linkage, one local epoch, 47.5% held out, short batches too",
-        "pacfl",
-        EPOCH,
-        *LESS,
-        *RAW,
-    ),
-}
-READINGS: dict[str, Row] = {}
-for _name, _taken in MAIN.items():  # each method, and below it how else it can be read
-    READINGS[_name] = _taken
-    READINGS[f"{_name}-all"] = Row(
-        f"{_taken.title}: short batches too", (*_taken.overrides, "training.drop_last=false")
-    )
-    READINGS |= {other: row for other, row in OTHERS.items() if other.partition("-")[0] == _name}
+def _row(
+    kind: str,
+    *changes: Change,
+    seeds: tuple[int, ...] | None = (0,),
+    settings: tuple[str, ...] | None = None,
+    datasets: tuple[str, ...] | None = None,
+    table: Mapping[str, Row] = MAIN,
+) -> Row:
+    taken = table[kind]
+    said = ", ".join(change.said for change in changes if change.said)
+    title = f"{taken.title.partition(' (')[0]}: {said}" if said else taken.title
+    overrides = (*taken.overrides, *(word for change in changes for word in change.words))
+    return Row(title, overrides, seeds=seeds, settings=settings, datasets=datasets)
 
 
-def _recipe(kind: str, said: str, datasets: tuple[str, ...], settings: tuple[str, ...], *changes: str) -> Row:
-    return Row(_title(kind, said), method(kind, *changes), settings=settings, datasets=datasets)
+CSL, FDS, CSF = ("csl",), ("fds",), ("csf",)
+FASHION, CIFAR, PATH = ("fashion-mnist",), ("cifar10",), ("pathmnist",)
+HELD = _change("47.5% held out", "data.holdout=0.475")  # 30% for tests, a quarter of the rest for validation
+SHORT = _change("short batches too", "training.drop_last=false")
+EPOCH = _change("one local epoch", "training.epochs=1")
+STAY = _change("absent members stay in averages", "training.absent=stay")
+SGD = _change(  # as PACFL was published
+    "trained by SGD", "training.optimiser=sgd", "training.lr=0.01", "training.momentum=0.5"
+)
+CENTRES = _change("newcomers by the first centres", "method.newcomers=first")
+BASES = _change("bases as they are, complete linkage", "method.angle=raw-sum", "method.linkage=complete")
+ONE_START, FIVE_STARTS = _change("one start", "method.restarts=1"), _change("five starts")
+RANDOM = _change("first model at random", "method.first=random")
+SHIFTS = _change("flips and shifts", "training.augment=true")
+WHOLE = _change("nothing held out", "data.holdout=0")
+MOVED = _change("flips, shifts, nothing held out", *SHIFTS.words, *WHOLE.words)
+UNPOOLED = _change("no pooling in the stem", "model.kind=resnet18-unpooled")
+ONE_BN = _change("one client's BatchNorm statistics", "training.bn_buffers=first")
+OWN_BN = _change("own BatchNorm statistics", "training.bn_buffers=local")
+MEMBER_BN = _change("the first member's BatchNorm statistics", "training.bn_buffers=member")
+PAIRS = _change(  # the authors' for MNIST
+    "MNIST's pairs swapped", 'data.transforms=["swap:1,7","swap:2,7","swap:4,7","swap:3,8"]'
+)
+UNSKEWED = _change("no label skew", "data.label_skew=false")
+GROUP = _change("", "data.missing_by=group")  # the rule of that table
+EACH = _change("each client's own label")
+BF16 = _change("", "training.precision=bf16")
+FIFTH, TENTH, TWENTIETH = (_change("", f"training.evaluate_every={n}") for n in (5, 10, 20))
 
 
-def _moved(kind: str, title: str, settings: tuple[str, ...], *changes: str) -> Row:
-    return _recipe(kind, f"{title}flips, shifts, nothing held out", CIFAR, settings, *changes, *MOVED)
+def _slow(rate: float) -> Change:
+    return _change(f"server_lr {rate}", f"training.server_lr={rate}")
 
 
-def _unpooled(kind: str, title: str, settings: tuple[str, ...], *changes: str) -> Row:
-    return _moved(kind, f"{title}no pooling in the stem, ", settings, *changes, UNPOOLED)
+def _below(taken: Mapping[str, Row], others: Mapping[str, Row]) -> dict[str, Row]:
+    """Put below each row those whose names begin with its name."""
+    rows: dict[str, Row] = {}
+    for name, row in taken.items():
+        rows[name] = row
+        rows |= {other: others[other] for other in others if other.startswith(f"{name}-")}
+    return rows
 
 
-def _statistics(kind: str, name: str, said: str, how: tuple[str, ...]) -> dict[str, Row]:
-    said = f"{said}, 47.5% held out"
+READINGS = _below(
+    MAIN,
+    {
+        **{f"{name}-all": _row(name, SHORT, seeds=None) for name in MAIN},
+        "oracle-less": _row("oracle", HELD, SHORT),
+        "fedavg-less": _row("fedavg", HELD, SHORT),
+        "fedavg-stay": _row("fedavg", STAY, SHORT, TENTH, settings=FDS + CSF, datasets=FASHION),
+        "fedgroup-weights": _row("fedgroup", _change("newcomers by weights", "method.newcomers=weights")),
+        "stocfl-adam": _row("stocfl", _change("first updates by Adam", "method.first=adam")),
+        "stocfl-slow": _row("stocfl", _slow(0.4)),
+        "stocfl-stay": _row("stocfl", STAY, SHORT, seeds=None),
+        "fesem-different": _row("fesem", _change("K different models", "method.start=different")),
+        "fesem-shared": _row("fesem", _change("K copies, random centre", "method.start=shared")),
+        "fesem-first": _row("fesem", CENTRES, seeds=None),
+        "ifca-one": _row("ifca", ONE_START),
+        "ifca-random": _row("ifca", ONE_START, RANDOM),
+        "ifca-random-five": _row("ifca", FIVE_STARTS, RANDOM),
+        "ifca-stay": _row("ifca", FIVE_STARTS, RANDOM, STAY, SHORT),
+        "ifca-slow": _row("ifca", _slow(0.3)),
+        "kfed-epoch": _row("kfed", EPOCH),
+        "kfed-less": _row("kfed", EPOCH, HELD, SHORT, seeds=None),
+        "kfed-slow": _row("kfed", _slow(0.2)),
+        "kfed-sgd": _row("kfed", SGD),
+        "pacfl-smallest": _row("pacfl", _change("smallest angle", "method.angle=smallest")),
+        "pacfl-sum": _row("pacfl", _change("sum of angles", "method.angle=sum")),
+        "pacfl-slow": _row("pacfl", _slow(0.2)),
+        "pacfl-sgd": _row("pacfl", SGD, settings=CSL),
+        "pacfl-sgd-less": _row("pacfl", BASES, SGD, HELD, SHORT, TENTH, settings=CSL),
+        "pacfl-less": _row("pacfl", BASES, EPOCH, HELD, SHORT),
+    },
+)
+
+
+def _cifar(kind: str, settings: tuple[str, ...], *changes: Change) -> Row:
+    return _row(kind, *changes, MOVED, BF16, TENTH, settings=settings, datasets=CIFAR)
+
+
+def _path(kind: str, name: str, *changes: Change) -> dict[str, Row]:
+    """PathMNIST's rows with statistics of one client: under csl with other pairs."""
     return {
-        f"{kind}-{name}": _recipe(kind, said, PATH, ("fds", "csf"), HELD, *how),
-        f"{kind}-{name}-pairs": _recipe(
-            kind, f"{said}, MNIST's pairs swapped", PATH, CSL, HELD, *how, AUTHORS
-        ),
+        f"{kind}-{name}": _row(kind, *changes, HELD, settings=FDS + CSF, datasets=PATH),
+        f"{kind}-{name}-pairs": _row(kind, *changes, HELD, PAIRS, settings=CSL, datasets=PATH),
     }
 
 
-def _own(kind: str, title: str = "", *changes: str) -> dict[str, Row]:
-    how = (*changes, "training.bn_buffers=local", "training.evaluate_every=20")
-    return _statistics(kind, "own", f"{title}own BatchNorm statistics", how)
+def _own(kind: str, *changes: Change) -> dict[str, Row]:
+    return _path(kind, "own", *changes, OWN_BN, TWENTIETH)
 
 
-def _member(kind: str, title: str = "", *changes: str) -> dict[str, Row]:
-    how = (*changes, "training.bn_buffers=member", HALF, "training.evaluate_every=5")
-    return _statistics(kind, "member", f"{title}the first member's BatchNorm statistics", how)
+def _member(kind: str, *changes: Change) -> dict[str, Row]:
+    return _path(kind, "member", *changes, MEMBER_BN, BF16, FIFTH)
 
 
-WHOLE = ("flips, shifts, nothing held out", CIFAR, ALL, "training.augment=true", "data.holdout=0")
-ONE_BN, FIRST_BN = "one client's BatchNorm statistics", "training.bn_buffers=first"
-START = ("method.restarts=1", RANDOM)
 RECIPES = {  # what the paper leaves open of the training itself
     **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
-    "oracle-augment": _recipe("oracle", "flips and shifts", CIFAR + PATH, CSL, "training.augment=true"),
-    "oracle-whole": _recipe("oracle", "nothing held out", PATH, CSL, "data.holdout=0"),
-    "oracle-augment-whole": _recipe("oracle", *WHOLE),
-    "oracle-unpooled": _unpooled("oracle", "", ("fds", "csf")),
-    "oracle-first-bn": _recipe("oracle", ONE_BN, CIFAR + PATH, CSL, FIRST_BN),
-    "oracle-local-bn": _recipe("oracle", "own BatchNorm statistics", PATH, CSL, "training.bn_buffers=local"),
+    "oracle-augment": _row("oracle", SHIFTS, settings=CSL, datasets=CIFAR + PATH),
+    "oracle-whole": _row("oracle", WHOLE, settings=CSL, datasets=PATH),
+    "oracle-augment-whole": _row("oracle", MOVED, datasets=CIFAR),
+    "oracle-unpooled": _cifar("oracle", FDS + CSF, UNPOOLED),
+    "oracle-first-bn": _row("oracle", ONE_BN, settings=CSL, datasets=CIFAR + PATH),
+    "oracle-local-bn": _row("oracle", OWN_BN, settings=CSL, datasets=PATH),
     **_own("oracle"),
     **_member("oracle"),
-    "fedavg-augment-whole": _recipe("fedavg", *WHOLE),
-    "fedavg-unpooled": _unpooled("fedavg", "", ("fds",)),
-    "fedavg-first-bn": _recipe("fedavg", ONE_BN, PATH, CSL, FIRST_BN),
+    "fedavg-augment-whole": _row("fedavg", MOVED, datasets=CIFAR),
+    "fedavg-unpooled": _cifar("fedavg", FDS, UNPOOLED),
+    "fedavg-first-bn": _row("fedavg", ONE_BN, settings=CSL, datasets=PATH),
     **_own("fedavg"),
     **_member("fedavg"),
-    "fedgroup-augment-whole": _moved("fedgroup", "", ALL),
-    "fedgroup-unpooled": _unpooled("fedgroup", "", ("fds", "csf")),
+    "fedgroup-augment-whole": _cifar("fedgroup", CSL + FDS + CSF),
+    "fedgroup-unpooled": _cifar("fedgroup", FDS + CSF, UNPOOLED),
     **_own("fedgroup"),
     **_member("fedgroup"),
-    "stocfl-stay": _recipe(
-        "stocfl", "absent members stay in averages, short batches too", CIFAR, ("csf",), *STAY, HALF, RARELY
-    ),
-    "stocfl-less": _recipe(
-        "stocfl",
-        "absent members stay in averages, 47.5% held out, short batches too",
-        CIFAR,
-        ("csf",),
-        *STAY,
-        HELD,
-        HALF,
-        RARELY,
-    ),
-    "stocfl-augment-whole": _moved("stocfl", "absent members stay in averages, ", CSL, ABSENT),
-    "stocfl-unpooled": _unpooled("stocfl", "absent members stay in averages, ", ("csf",), ABSENT),
-    **_member("stocfl", "absent members stay in averages, ", ABSENT),
-    "fesem-augment-whole": _moved("fesem", "newcomers by the first centres, ", ALL, CENTRES),
-    "fesem-unpooled": _unpooled("fesem", "newcomers by the first centres, ", ("csl", "fds"), CENTRES),
-    **_member("fesem", "newcomers by the first centres, ", CENTRES),
-    "ifca-augment-whole": _moved("ifca", "one start, first model at random, ", ALL, *START),
-    "ifca-unpooled": _unpooled(
+    "stocfl-stay": _row("stocfl", STAY, BF16, TENTH, settings=CSF, datasets=CIFAR),
+    "stocfl-stay-held": _row("stocfl", STAY, HELD, BF16, TENTH, settings=CSF, datasets=CIFAR),
+    "stocfl-augment-whole": _cifar("stocfl", CSL, STAY),
+    "stocfl-unpooled": _cifar("stocfl", CSF, STAY, UNPOOLED),
+    **_member("stocfl", STAY),
+    "fesem-augment-whole": _cifar("fesem", CSL + FDS + CSF, CENTRES),
+    "fesem-unpooled": _cifar("fesem", CSL + FDS, CENTRES, UNPOOLED),
+    **_member("fesem", CENTRES),
+    "ifca-augment-whole": _cifar("ifca", CSL + FDS + CSF, ONE_START, RANDOM),
+    "ifca-unpooled": _cifar("ifca", CSL + CSF, ONE_START, RANDOM, STAY, UNPOOLED),
+    "ifca-local-bn": _row(
         "ifca",
-        "one start, first model at random, absent members stay in averages, ",
-        ("csl", "csf"),
-        *START,
-        ABSENT,
+        ONE_START,
+        RANDOM,
+        OWN_BN,
+        _change("full batches", "training.drop_last=true"),
+        BF16,
+        settings=CSL,
+        datasets=PATH,
     ),
-    "ifca-local-bn": _recipe(
-        "ifca",
-        "one start, first model at random, own BatchNorm statistics, full batches",
-        PATH,
-        CSL,
-        *START,
-        "training.bn_buffers=local",
-        "training.drop_last=true",
-        HALF,
-    ),
-    **_member("ifca", "one start, first model at random, ", *START),
-    "kfed-augment-whole": _moved("kfed", "one local epoch, ", ALL, EPOCH),
-    "kfed-unpooled": _unpooled("kfed", "one local epoch, ", ALL, EPOCH),
-    **_own("kfed", "one local epoch, ", EPOCH),
+    **_member("ifca", ONE_START, RANDOM),
+    "kfed-augment-whole": _cifar("kfed", CSL + FDS + CSF, EPOCH),
+    "kfed-unpooled": _cifar("kfed", CSL + FDS + CSF, EPOCH, UNPOOLED),
+    **_own("kfed", EPOCH),
     **_member("kfed"),
-    "pacfl-unpooled": _unpooled(
-        "pacfl", "bases as they are, complete linkage, one local epoch, ", ("fds",), *RAW, EPOCH
-    ),
-    **_member("pacfl", "bases as they are, complete linkage, ", *RAW),
+    "pacfl-unpooled": _cifar("pacfl", FDS, BASES, EPOCH, UNPOOLED),
+    **_member("pacfl", BASES),
 }
-CLUSTERS = {
-    "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE, training=False),
-    "flameche-seen": Row("FLAMECHE: empty over all seen", (*PAPER_MODE, "method.empty=seen"), training=False),
-    "flameche-unskewed": Row(
-        "FLAMECHE: no label skew", (*PAPER_MODE, UNSKEWED), training=False, settings=("csf",)
-    ),
-    "flameche-pairs": Row(
-        "FLAMECHE: MNIST's pairs swapped", (*PAPER_MODE, AUTHORS), training=False, settings=("csl",)
-    ),
-    "kfed": Row(TITLES["kfed"], method("kfed"), training=False),
-    "kfed-unskewed": Row("K-Fed: no label skew", method("kfed", UNSKEWED), training=False, settings=("csf",)),
-    "kfed-pairs": Row(
-        "K-Fed: MNIST's pairs swapped", method("kfed", AUTHORS), training=False, settings=("csl",)
-    ),
-    "pacfl": Row(TITLES["pacfl"], method("pacfl"), training=False, seeds=FIRST),
-    **{
-        f"pacfl-{angle}": Row(
-            f"PACFL: {title}, complete linkage",
-            method("pacfl", f"method.angle={angle}", "method.linkage=complete"),
-            training=False,
-            seeds=FIRST,
-        )
-        for angle, title in (
-            ("raw-cosine", "mean cosine of bases as they are"),
-            ("raw-sum", "sum of angles of bases as they are"),
-        )
+
+
+def _lacking(kind: str, *changes: Change, seeds: tuple[int, ...] | None = (0,)) -> Row:
+    return _row(kind, GROUP, *changes, seeds=seeds, datasets=FASHION, table=MISSING)
+
+
+def _lacking_moved(kind: str, *changes: Change, who: Change = GROUP) -> Row:
+    return _row(kind, who, *changes, UNPOOLED, MOVED, BF16, TENTH, datasets=CIFAR, table=MISSING)
+
+
+MISSING_READINGS = _below(
+    {kind: _lacking(kind) for kind in MISSING if kind != "ifca"},  # whose accuracy is the paper's as it is
+    {
+        "fedgroup-held": _lacking("fedgroup", HELD),
+        "fedgroup-moved": _lacking_moved("fedgroup"),
+        "fedgroup-each": _lacking_moved("fedgroup", who=EACH),
+        "stocfl-stay": _lacking("stocfl", STAY, SHORT),
+        "fesem-held": _lacking("fesem", CENTRES, HELD),
+        "fesem-moved": _lacking_moved("fesem", CENTRES),
+        "fesem-each": _lacking_moved("fesem", CENTRES, who=EACH),
+        "kfed-epoch": _lacking("kfed", EPOCH),
+        "kfed-less": _lacking("kfed", EPOCH, HELD, SHORT, seeds=None),
+        "kfed-moved": _lacking_moved("kfed", EPOCH),
+        "pacfl-less": _lacking("pacfl", BASES, EPOCH, HELD, SHORT),
+        "pacfl-moved": _lacking_moved("pacfl", BASES, EPOCH),
+        "flameche-paper-held": _lacking("flameche-paper", HELD),
+        "flameche-paper-moved": _lacking_moved("flameche-paper"),
+        "flameche-robust-held": _lacking("flameche-robust", HELD, seeds=None),
+        "flameche-robust-moved": _lacking_moved("flameche-robust"),
+        "flameche-robust-each": _lacking_moved("flameche-robust", who=EACH),
     },
-}
+)
 
 
-def _lacking(
+def _clustered(
     kind: str,
-    said: str,
-    datasets: tuple[str, ...],
-    *changes: str,
-    by: tuple[str, ...] = ("data.missing_by=group",),
-    seeds: tuple[int, ...] | None = FIRST,
+    *changes: Change,
+    seeds: tuple[int, ...] | None = None,
+    settings: tuple[str, ...] | None = None,
 ) -> Row:
-    taken = MISSING[kind]
-    title = f"{taken.title.partition(' (')[0]}: {said}" if said else taken.title
-    return Row(title, (*taken.overrides, *by, *changes), seeds=seeds, datasets=datasets)
+    return replace(_row(kind, *changes, seeds=seeds, settings=settings), training=False)
 
 
-def _lacking_moved(kind: str, said: str, *changes: str) -> Row:
-    said = f"{said}no pooling in the stem, flips, shifts, nothing held out"
-    return _lacking(kind, said, CIFAR, *changes, UNPOOLED, *MOVED)
+def _bases(said: str, angle: str) -> Change:
+    said = f"{said} of bases as they are, complete linkage"
+    return _change(said, f"method.angle={angle}", "method.linkage=complete")
 
 
-def _each_moved(kind: str, said: str, *changes: str) -> Row:
-    said = f"every client another label, {said}no pooling in the stem, flips, shifts, nothing held out"
-    return _lacking(kind, said, CIFAR, *changes, UNPOOLED, *MOVED, by=())
-
-
-_BY_FIRST, _EPOCH = "newcomers by the first centres, ", "one local epoch, "
-_BASES = "bases as they are, complete linkage, one local epoch, "
-_LACKING_OTHERS = {
-    "fedgroup-held": _lacking("fedgroup", "47.5% held out", FASHION, HELD),
-    "fedgroup-moved": _lacking_moved("fedgroup", ""),
-    "fedgroup-each": _each_moved("fedgroup", ""),
-    "stocfl-stay": _lacking("stocfl", "absent members stay in averages, short batches too", FASHION, *STAY),
-    "fesem-held": _lacking("fesem", f"{_BY_FIRST}47.5% held out", FASHION, CENTRES, HELD),
-    "fesem-moved": _lacking_moved("fesem", _BY_FIRST, CENTRES),
-    "fesem-each": _each_moved("fesem", _BY_FIRST, CENTRES),
-    "kfed-epoch": _lacking("kfed", "one local epoch", FASHION, EPOCH),
-    "kfed-less": _lacking(
-        "kfed", f"{_EPOCH}47.5% held out, short batches too", FASHION, EPOCH, *LESS, seeds=None
-    ),
-    "kfed-moved": _lacking_moved("kfed", _EPOCH, EPOCH),
-    "pacfl-less": _lacking(
-        "pacfl", f"{_BASES}47.5% held out, short batches too", FASHION, *RAW, EPOCH, *LESS
-    ),
-    "pacfl-moved": _lacking_moved("pacfl", _BASES, *RAW, EPOCH),
-    "flameche-paper-held": _lacking("flameche-paper", "47.5% held out", FASHION, HELD),
-    "flameche-paper-moved": _lacking_moved("flameche-paper", ""),
-    "flameche-robust-held": _lacking("flameche-robust", "47.5% held out", FASHION, HELD, seeds=None),
-    "flameche-robust-moved": _lacking_moved("flameche-robust", ""),
-    "flameche-robust-each": _each_moved("flameche-robust", ""),
+CLUSTERS = {
+    "flameche-paper": _clustered("flameche-paper"),
+    "flameche-seen": _clustered("flameche-paper", _change("empty over all seen", "method.empty=seen")),
+    "flameche-unskewed": _clustered("flameche-paper", UNSKEWED, settings=CSF),
+    "flameche-pairs": _clustered("flameche-paper", PAIRS, settings=CSL),
+    "kfed": _clustered("kfed"),
+    "kfed-unskewed": _clustered("kfed", UNSKEWED, settings=CSF),
+    "kfed-pairs": _clustered("kfed", PAIRS, settings=CSL),
+    "pacfl": _clustered("pacfl", seeds=(0,)),
+    "pacfl-raw-cosine": _clustered("pacfl", _bases("mean cosine", "raw-cosine"), seeds=(0,)),
+    "pacfl-raw-sum": _clustered("pacfl", _bases("sum of angles", "raw-sum"), seeds=(0,)),
 }
-MISSING_READINGS: dict[str, Row] = {}  # where nothing else is said, all of a group lack the same label
-for _name in (name for name in MISSING if name != "ifca"):
-    MISSING_READINGS[_name] = _lacking(_name, "", FASHION)
-    MISSING_READINGS |= {
-        other: row for other, row in _LACKING_OTHERS.items() if other.rpartition("-")[0] == _name
-    }
