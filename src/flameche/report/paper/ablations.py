@@ -27,15 +27,14 @@ LEADS = {
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
     "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
     "missing-readings": "As in `missing`, but all clients of a group lack the same label, and are not tested "
-    "on it, unless a row says otherwise; in seed 0, or over those that were run. Rows without pooling: in "
-    "bfloat16.",
+    "on it, unless a row says otherwise; in seed 0, or over five seeds. Rows without pooling: in bfloat16.",
     "readings": "Each method as in the main tables, and below it otherwise: with short batches too; what its "
     "publication leaves open; what brings it nearer to the paper. Most of these are of seed 0.",
     "clusters": "Mean ± sd over the seeds; PACFL in seed 0.",
-    "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken. "
-    "With nothing held out all but Oracle and FedAvg were trained in bfloat16, and so were all rows without "
-    "pooling or with the first member's statistics, StoCFL whose absent members stay, and IFCA with own "
-    "statistics.",
+    "recipes": "What the paper leaves open of training itself: the other ways, in seed 0, below those taken; "
+    "accuracies are of the last round. With nothing held out all but Oracle and FedAvg were trained in "
+    "bfloat16, and so were all rows without pooling or with the first member's statistics, StoCFL whose "
+    "absent members stay, and IFCA with own statistics.",
 }
 
 
