@@ -290,6 +290,7 @@ def test_what_is_stored_is_drawn_without_running_anything(call, tmp_path):
         (["csl", "--keep", "--set", "rounds=5"], "--keep with --set"),
         (["csl", "--keep", "--fresh"], "--fresh with --keep"),
         (["csl", "--stored", "--fresh"], "--fresh with --stored"),
+        (["csl", "--stored", "--results", "nowhere"], "--stored: no stored runs in nowhere"),
         (["csl", "--out", "results", "--fresh"], "choose another --out"),
         (
             ["csl", "missing", "--datasets", "digits", "--settings", "fds", "--methods", "oracle"],

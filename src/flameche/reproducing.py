@@ -93,6 +93,8 @@ def reproduce(
     elsewhere = listing and device == "cuda"  # how long it would take there
     where, folder = "cuda" if elsewhere else choose_device(device), runs or out / "runs"
     stored = _stored(folder, results, out, fresh)
+    if stored_only and entries:
+        _check_stored(folder, results, out)
     if listing:
         print_inventory(inventory(entries, choice, stored, where, jobs), where, as_json)
         return
@@ -147,6 +149,13 @@ def _check_fresh(stored_only: bool, keep: bool, results: Path, out: Path) -> Non
         )
     if out.resolve() == results.resolve():
         raise BadInput("--fresh with RESULTS as --out: what is there counts as run; choose another --out")
+
+
+def _check_stored(runs: Path, results: Path, out: Path) -> None:
+    if not runs.is_dir() and not any(path for place in (results, out) for path in place.glob("*.json*")):
+        raise BadInput(
+            f"--stored: no stored runs in {results} or {out}; give --results, or leave --stored out to run them"
+        )
 
 
 def _stored(runs: Path, results: Path, out: Path, fresh: bool) -> Any:
