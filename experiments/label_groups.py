@@ -1,6 +1,6 @@
 """One model for each label distribution of csf: what a method has that takes label skew for the groups.
 
-    python experiments/label_groups.py pathmnist [--rounds 40]   # a minute a round on two cores; mnist: minutes in all
+    python experiments/label_groups.py pathmnist [--rounds 40]   # on two cores a minute a round
     python experiments/label_groups.py table                     # results/label-groups.md
 
 Appends a line to results/label-groups.jsonl at every tenth round.

@@ -154,7 +154,7 @@ def _check_fresh(stored_only: bool, keep: bool, results: Path, out: Path) -> Non
 def _check_stored(runs: Path, results: Path, out: Path) -> None:
     if not runs.is_dir() and not any(path for place in (results, out) for path in place.glob("*.json*")):
         raise BadInput(
-            f"--stored: no stored runs in {results} or {out}; give --results, or leave --stored out to run them"
+            f"--stored: no stored runs in {results} or {out}; give --results, or run without --stored"
         )
 
 
