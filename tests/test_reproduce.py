@@ -13,6 +13,7 @@ import pytest
 from flameche import cli
 from flameche.errors import BadInput, StoreError
 from flameche.experiments.paper import ENTRIES, Choice
+from flameche.experiments.run import run_experiment
 from flameche.experiments.stored import Lines, Stored
 from flameche.listing import span
 from flameche.report.paper import render, write
@@ -321,6 +322,23 @@ def test_lines_are_kept_in_the_file_they_belong_to(call, tmp_path):
     for _ in range(2):  # the second time nothing is added
         assert call(*words)[0] == 0
         assert Lines(tmp_path / "r" / "main.jsonl").read() == [line]
+
+
+def test_a_run_that_was_stopped_is_said_to_go_on_from_its_checkpoint(call, tmp_path):
+    words = ("csl", "--datasets", "digits", "--methods", "fedavg", "--seeds", "0", "--set", "rounds=3")
+    changes = ("rounds=3",)
+    (run,) = ENTRIES["csl"].plan(
+        Choice(datasets=("digits",), methods=("fedavg",), seeds=(0,), changes=changes)
+    )
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(run.experiment, 0, tmp_path / "o" / "runs", on_round=stop)
+    code, _, err = call(*words, "--results", "r", "--out", "o", "--device", "cpu", "--json")
+    assert code == 0 and "1 to run, of which 1 from a checkpoint" in err
+    assert "from a checkpoint" not in call(*words, "--results", "r", "--out", "p", "--device", "cpu")[2]
 
 
 def test_fresh_runs_again_what_results_has_and_goes_on_with_its_own(call, tmp_path):

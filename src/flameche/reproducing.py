@@ -183,7 +183,8 @@ def run_missing(
             f"{len(planned)} run{'s' * (len(planned) != 1)} wanted; nothing to run{here}.", soft_wrap=True
         )
         return 0
-    with SweepBar(todo, stored, device, len(planned)) as bar:
+    begun = sum((run.folder(runs) / "checkpoint.npz").exists() for run in todo)
+    with SweepBar(todo, stored, device, len(planned), begun) as bar:
         try:
             swept = sweep(todo, runs, lines, device=device, jobs=jobs, ray=ray, watch=bar.watch)
         except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from flameche.report.formats import human_seconds
 class SweepBar:
     """A bar over the work of all runs, weighed by how long each should take."""
 
-    def __init__(self, todo: Sequence[Planned], stored: Stored, device: str, wanted: int) -> None:
+    def __init__(self, todo: Sequence[Planned], stored: Stored, device: str, wanted: int, begun: int) -> None:
         clock = Clock(stored.lines(), device)
         self._work = {(run.hash, run.seed): clock.tell(run).seconds for run in todo}
         self._part: dict[tuple[str, int], float] = {}
@@ -27,9 +27,8 @@ class SweepBar:
         self._bar.start()
         self._tasks: dict[tuple[str, int], Any] = {}
         self._all = self._bar.add_task("", total=sum(self._work.values()))
-        log.print(
-            f"{wanted} run{'s' * (wanted != 1)} wanted, {wanted - len(todo)} there, {len(todo)} to run."
-        )
+        there, going_on = wanted - len(todo), f", of which {begun} from a checkpoint" if begun else ""
+        log.print(f"{wanted} run{'s' * (wanted != 1)} wanted, {there} there, {len(todo)} to run{going_on}.")
 
     def __enter__(self) -> SweepBar:
         return self
