@@ -108,6 +108,7 @@ READINGS = _below(
         "pacfl-sgd": _row("pacfl", SGD, settings=CSL),
         "pacfl-sgd-less": _row("pacfl", BASES, SGD, HELD, SHORT, TENTH, settings=CSL),
         "pacfl-less": _row("pacfl", BASES, EPOCH, HELD, SHORT),
+        "pacfl-less-stay": _row("pacfl", BASES, EPOCH, STAY, HELD, SHORT, TENTH, settings=CSL),
     },
 )
 
