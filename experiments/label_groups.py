@@ -8,14 +8,13 @@ Appends a line to results/label-groups.jsonl at every tenth round.
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from play_or_table import play_or_table
 
 from flameche.data.heterogeneity import skew_variants
 from flameche.experiments.build import build
@@ -50,7 +49,7 @@ def play(dataset: str, rounds: int, seed: int = 0, out: Path = STORED, more: Seq
     setup = build(experiment, seed, device="cpu")
 
     def keep(record: dict[str, Any]) -> None:
-        if record["accuracy"] is not None and not np.isnan(record["accuracy"]):
+        if not np.isnan(record["accuracy"]):
             line = {"dataset": dataset, "seed": seed, "round": record["round"]}
             line |= {key: round(record[key], 4) for key in ("accuracy", "ari")}
             Lines(out).add(line)
@@ -79,18 +78,5 @@ def table() -> None:
     STORED.with_suffix(".md").write_text(text + "\n")
 
 
-def main() -> None:
-    """Play a set, or write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["mnist", "fashion-mnist", "cifar10", "pathmnist", "table"])
-    parser.add_argument("--rounds", type=int, default=100)
-    given, start = parser.parse_args(), time.perf_counter()
-    if given.what == "table":
-        table()
-        return
-    play(given.what, given.rounds)
-    print(f"{time.perf_counter() - start:.0f} s")
-
-
 if __name__ == "__main__":
-    main()
+    play_or_table(__doc__, ["mnist", "fashion-mnist", "cifar10", "pathmnist"], play, table)

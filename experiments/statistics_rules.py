@@ -14,13 +14,12 @@ two cores a round takes half a minute.
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from play_or_table import play_or_table
 
 from flameche.experiments.build import build
 from flameche.experiments.paper.plan import Planned
@@ -106,18 +105,5 @@ nine. These lines were made by a predecessor of the script, with the same arithm
 run with tiny sizes. What they are worth: [docs/reproducing.md](../docs/reproducing.md)."""
 
 
-def main() -> None:
-    """Play a way, or write the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=[*WAYS, "table"])
-    parser.add_argument("--rounds", type=int, default=100)
-    given, start = parser.parse_args(), time.perf_counter()
-    if given.what == "table":
-        table()
-        return
-    play(given.what, given.rounds)
-    print(f"{time.perf_counter() - start:.0f} s")
-
-
 if __name__ == "__main__":
-    main()
+    play_or_table(__doc__, WAYS, play, table)

@@ -93,11 +93,11 @@ def reproduce(
     elsewhere = listing and device == "cuda"  # how long it would take there
     where, folder = "cuda" if elsewhere else choose_device(device), runs or out / "runs"
     stored = _stored(folder, results, out, fresh)
-    if stored_only and entries:
-        _check_stored(folder, results, out)
     if listing:
         print_inventory(inventory(entries, choice, stored, where, jobs), where, as_json)
         return
+    if stored_only and entries:
+        _check_stored(folder, results, out)
     if ray:
         from flameche.experiments.ray_sweep import check_ray
 
@@ -152,7 +152,7 @@ def _check_fresh(stored_only: bool, keep: bool, results: Path, out: Path) -> Non
 
 
 def _check_stored(runs: Path, results: Path, out: Path) -> None:
-    if not runs.is_dir() and not any(path for place in (results, out) for path in place.glob("*.json*")):
+    if not runs.is_dir() and not any(any(place.glob("*.json*")) for place in (results, out)):
         raise BadInput(
             f"--stored: no stored runs in {results} or {out}; give --results, or run without --stored"
         )
@@ -169,6 +169,7 @@ def run_missing(
     planned: Sequence[Any], stored: Any, runs: Path, lines: Path, device: str, jobs: int, ray: str
 ) -> int:
     """Run what is not stored, with a bar; give how many runs failed."""
+    from flameche.experiments.store import has_checkpoint
     from flameche.experiments.stored import Lines
     from flameche.experiments.sweep import missing, sweep
     from flameche.watching import SweepBar
@@ -183,7 +184,7 @@ def run_missing(
             f"{len(planned)} run{'s' * (len(planned) != 1)} wanted; nothing to run{here}.", soft_wrap=True
         )
         return 0
-    begun = sum((run.folder(runs) / "checkpoint.npz").exists() for run in todo)
+    begun = sum(has_checkpoint(run.folder(runs)) for run in todo)
     with SweepBar(todo, stored, device, len(planned), begun) as bar:
         try:
             swept = sweep(todo, runs, lines, device=device, jobs=jobs, ray=ray, watch=bar.watch)

@@ -26,6 +26,11 @@ from flameche.errors import RunBusy, StoreError
 from flameche.simulation.engine import Checkpoint
 
 
+def has_checkpoint(path: Path) -> bool:
+    """Tell whether a run's folder holds a checkpoint; without locking it."""
+    return (path / "checkpoint.npz").exists()
+
+
 class RunFolder:
     """One run's folder; it records for the simulator and belongs to one process at a time."""
 
@@ -86,7 +91,7 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Tell whether there is a checkpoint to go on from."""
-        return (self.path / "checkpoint.npz").exists()
+        return has_checkpoint(self.path)
 
     @property
     def key_file(self) -> Path:

@@ -17,22 +17,21 @@ TITLES = {
 KS = range(2, 9)
 
 
-def method(kind: str, *more: str) -> tuple[str, ...]:
-    """Name a method and what changes beside it."""
+def _method(kind: str, *more: str) -> tuple[str, ...]:
     return (f"method.kind={kind}", *more)
 
 
-PAPER_MODE = method("flameche", "method.mode=paper")
-ROBUST_MODE = method("flameche", "method.mode=robust")
+PAPER_MODE = _method("flameche", "method.mode=paper")
+ROBUST_MODE = _method("flameche", "method.mode=robust")
 MAIN = {
-    **{kind: Row(title, method(kind)) for kind, title in TITLES.items()},
+    **{kind: Row(title, _method(kind)) for kind, title in TITLES.items()},
     "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE),
     "flameche-robust": Row("FLAMECHE, robust mode (m)", ROBUST_MODE),
 }
 LACKING = ("data.label_skew=false", "data.missing_labels=1")
 MISSING = {
     **{
-        kind: Row(TITLES[kind], (*method(kind), *LACKING))
+        kind: Row(TITLES[kind], (*_method(kind), *LACKING))
         for kind in TITLES
         if kind not in ("oracle", "fedavg")
     },
