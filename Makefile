@@ -22,8 +22,8 @@ demo: $(STAMP)
 check: $(STAMP) lint types
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests experiments examples
-	$(BIN)/ruff format --check src tests experiments examples
+	$(BIN)/ruff check src tests experiments examples reproduction
+	$(BIN)/ruff format --check src tests experiments examples reproduction
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -39,6 +39,7 @@ class Swept:
 
 
 Watch = Callable[[Planned, News], None]
+Fits = Callable[[Planned], bool]
 
 
 def unique(planned: Iterable[Planned]) -> list[Planned]:
@@ -97,14 +98,19 @@ def sweep(
     jobs: int = 0,
     ray: str = "",
     watch: Watch | None = None,
+    fits: Fits | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> Swept:
-    """Play runs that are not stored yet, and write a line for each that ends well."""
+    """Play runs that are not stored yet, and write a line for each that ends well.
+
+    `fits` is asked before a run begins, and leaves it out where it says no; `about` is added to every line.
+    """
     jobs = min(jobs or default_jobs(planned, device), max(1, len(planned)))
     orders, swept, out = orders_of(planned, runs, device, jobs, bool(ray)), Swept(), Lines(lines)
 
     def hear(run: Planned, news: News) -> None:
         if news.kind == "done" and news.line is not None:
-            out.merge([news.line])
+            out.merge([{**news.line, **(about or {})}])
             swept.done.append(run)
         elif news.kind == "failed":
             swept.failed.append((run, news.why))
@@ -118,7 +124,7 @@ def sweep(
 
         play_on_ray(orders, ray, hear)
     else:
-        _play_here(orders, jobs, hear)
+        _play_here(orders, jobs, hear, fits)
     return swept
 
 
@@ -164,7 +170,7 @@ class _Process:
         return f"its process ended: {how}\n{self.log.read().decode(errors='replace')}"
 
 
-def _play_here(orders: Sequence[Order], jobs: int, hear: Watch) -> None:
+def _play_here(orders: Sequence[Order], jobs: int, hear: Watch, fits: Fits | None = None) -> None:
     """Keep `jobs` processes busy until all orders are played; end them whatever happens."""
     waiting, crew = deque(orders), list[_Process]()
     try:
@@ -173,7 +179,7 @@ def _play_here(orders: Sequence[Order], jobs: int, hear: Watch) -> None:
                 crew.append(_Process(waiting[0].device, waiting[0].threads))
             for pipe in wait([process.pipe for process in crew]):
                 process = next(process for process in crew if process.pipe is pipe)
-                if not _listen(process, waiting, hear):
+                if not _listen(process, waiting, hear, fits):
                     crew.remove(process)
                     process.end()
     finally:
@@ -181,12 +187,12 @@ def _play_here(orders: Sequence[Order], jobs: int, hear: Watch) -> None:
             process.end()
 
 
-def _listen(process: _Process, waiting: deque[Order], hear: Watch) -> bool:
+def _listen(process: _Process, waiting: deque[Order], hear: Watch, fits: Fits | None) -> bool:
     """Take in what a process says, and give it work; False if it is not to be used any more."""
     try:
         news: News | None = process.pipe.recv()
         if news is None:
-            process.order = waiting.popleft() if waiting else None
+            process.order = _next(waiting, fits)
             if process.order is None:
                 return False
             process.pipe.send(process.order)
@@ -201,6 +207,15 @@ def _listen(process: _Process, waiting: deque[Order], hear: Watch) -> bool:
         _give_back(process.order, news.index, waiting)
         return False
     return True
+
+
+def _next(waiting: deque[Order], fits: Fits | None) -> Order | None:
+    """Take the first order that fits; those before it are left out."""
+    while waiting:
+        order = waiting.popleft()
+        if fits is None or fits(order.planned[0]):
+            return order
+    return None
 
 
 def _lost(process: _Process, waiting: deque[Order], hear: Watch) -> None:
