@@ -24,7 +24,7 @@ from tests.flower.test_transport import _as_in_a_run, exchange  # noqa: F401
 
 
 def shared(load=""):
-    return SimpleNamespace(own_data=True, load=load, classes="", seed=0)
+    return SimpleNamespace(own_data=True, load=load, classes="3", seed=0)
 
 
 def site(tmp_path, data):
