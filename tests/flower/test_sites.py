@@ -100,7 +100,7 @@ def test_models_that_nobody_trained_are_told_and_do_not_end_a_run_badly(tmp_path
     )
     table = models_table(played)
     assert np.isnan(table["params"][0]).all() and (table["params"][1] == 1).all()
-    keep_model(None, Parcel({}, {"model/1.0/init": np.array(0)}), SimpleNamespace(path=tmp_path))
+    keep_model(None, Parcel({}, {"model/1.0/init": np.array(0)}), SimpleNamespace(path=tmp_path), "")
     assert not list(tmp_path.iterdir())
 
 
