@@ -30,6 +30,9 @@ def test_a_method_and_its_config_agree(kind):
 def test_the_federation_and_its_config_agree():
     library = defaults_of(build_federation)
     assert library.pop("moved") is None  # by events, in the course of a run
+    assert (
+        library.pop("heterogeneity") == "none"
+    )  # in a config so for own data alone: hashes hold the paper's
     config = DataConfig().model_dump(include=set(library))
     assert library == config and len(config) >= 12
 

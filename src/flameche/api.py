@@ -40,7 +40,8 @@ def assign(
 ) -> dict[str, Any]:
     """Give a client that comes after training its cluster in a finished run: one E-step, no retraining.
 
-    data: an npz with x and y, or the two arrays. model: where to write its cluster's model, as a state_dict.
+    data: an npz with x and y, or the two arrays. model: where to write its cluster's model:
+    "site.pt2", a program for plain PyTorch, or "site.pt", its weights and preprocessing.
     """
     own = data if isinstance(data, tuple) else Path(data)
     where = None if model is None else Path(model)

@@ -21,11 +21,14 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Where the app goes.", metavar="DIR")],
     nodes: Annotated[int, typer.Option("--nodes", help="How many sites there are.", min=2)] = 6,
     scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, paillier, secagg or plain.")] = "bfv",
+    classes: Annotated[
+        str, typer.Option("--classes", help="How many there are at all sites together, or their names.")
+    ] = "",
 ) -> None:
     """Write a Flower app for your own data and model."""
     from flameche.flower.template import write_app
 
-    for file in write_app(folder, nodes, scheme):
+    for file in write_app(folder, nodes, scheme, classes=classes):
         out_console.print(str(file), soft_wrap=True)
 
 

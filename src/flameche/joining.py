@@ -18,7 +18,10 @@ def assign(
     ],
     client: Annotated[str | None, typer.Option("--client", help="Its name; else the file's.")] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", help="Write its cluster's model here, a torch state_dict.")
+        Path | None,
+        typer.Option(
+            "--model", help="Write its cluster's model here: FILE.pt2 (runs anywhere), FILE.pt (weights)."
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,

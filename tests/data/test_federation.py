@@ -34,7 +34,7 @@ def test_no_sample_is_given_twice(numbered: Make, numbers: Numbers, order: str) 
 
 
 def test_every_client_has_its_quota_and_groups_are_contiguous(numbered: Make) -> None:
-    federation = build_federation(numbered(), seed=1, clients=8, per_label=5, heterogeneity="none")
+    federation = build_federation(numbered(), seed=1, clients=8, per_label=5, heterogeneity="csl")
     assert all(counts(federation, i) == [5] * 10 for i in range(8))
     assert federation.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert federation.clients == 8 and federation.shape == (1, 4, 4)
@@ -198,7 +198,7 @@ def test_drift_is_refused_where_groups_lack_labels(numbered: Make) -> None:
     how = {"seed": 0, "clients": 8, "per_label": 5, "moved": {0: 1}, "missing_by": "group"}
     with pytest.raises(DataError, match="knows no drift"):
         build_federation(numbered(), missing_labels=1, **how)
-    assert build_federation(numbered(), **how).group[0] == 1  # nothing is missing
+    assert build_federation(numbered(), heterogeneity="csl", **how).group[0] == 1  # nothing is missing
 
 
 def test_a_client_with_a_single_class_is_allowed(numbered: Make) -> None:
@@ -268,10 +268,34 @@ def test_own_scoring_needs_a_test_sample_per_client(numbered: Make) -> None:
 
 
 def test_group_sizes_may_be_unequal_or_given(numbered: Make) -> None:
-    given = build_federation(numbered(), seed=0, clients=8, groups=[5, 1, 2], per_label=5)
+    given = build_federation(
+        numbered(), seed=0, clients=8, groups=[5, 1, 2], per_label=5, heterogeneity="csl"
+    )
     assert given.group.tolist() == [0] * 5 + [1] + [2] * 2
-    uneven = build_federation(numbered(), seed=0, clients=7, groups=3, per_label=5)
+    uneven = build_federation(numbered(), seed=0, clients=7, groups=3, per_label=5, heterogeneity="csl")
     assert uneven.group.tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"heterogeneity": "none"},
+        {"transforms": ["rotate:90"] * 4, "heterogeneity": "csl"},
+        {"missing_labels": 2},
+        {"label_skew": True},
+        {"moved": {0: 1}},
+    ],
+)
+def test_where_nothing_makes_groups_differ_all_clients_are_in_one(numbered: Make, how) -> None:
+    federation = build_federation(numbered(), seed=0, clients=8, per_label=5, **how)
+    assert federation.group.tolist() == [0] * 8
+
+
+def test_data_are_dealt_as_they_are_unless_something_else_is_said(numbered: Make, numbers: Numbers) -> None:
+    federation = build_federation(numbered(), seed=0, clients=8, per_label=5)
+    assert federation.setting == "none"
+    assert [n % 10 for n in numbers(federation.train.x)] == federation.train.y.tolist()
 
 
 def test_one_client_makes_a_federation(numbered: Make) -> None:
@@ -310,7 +334,7 @@ def test_the_dataset_itself_is_left_untouched(numbered: Make) -> None:
         ({"missing_labels": 10}, "0…9"),
         ({"transforms": ["none"]}, "1 entries for 4 groups"),
         ({"transforms": "none"}, "expected a list"),
-        ({"groups": 5}, "data.transforms"),
+        ({"groups": 5, "heterogeneity": "csl"}, "data.transforms"),
     ],
 )
 def test_a_bad_option_is_refused_in_one_line(numbered: Make, options: dict[str, Any], says: str) -> None:

@@ -97,7 +97,8 @@ def test_npz_takes_grey_images_flat_labels_and_floats(tmp_path: Path) -> None:
 
 
 def test_npz_counts_classes_over_all_splits(tmp_path: Path) -> None:
-    assert load_npz(write_npz(tmp_path / "a.npz", test_labels=np.array([0, 1, 7]))).classes == 8
+    later = {"val_labels": np.array([3, 4, 0, 1, 2, 3]), "test_labels": np.array([0, 6, 5])}
+    assert load_npz(write_npz(tmp_path / "a.npz", **later)).classes == 7
 
 
 def floats(value: float) -> np.ndarray[Any, Any]:
@@ -113,6 +114,10 @@ def floats(value: float) -> np.ndarray[Any, Any]:
         ({"train_images": floats(float("inf"))}, r"expected floats in \[0, 1\]"),
         ({"train_images": floats(-0.1)}, r"expected floats in \[0, 1\]"),
         ({"train_images": np.zeros((12, 5, 4, 3), np.int64)}, "is int64, expected uint8"),
+        ({"train_images": np.full((12, 5, 4, 3), 256)}, "from 256 to 256: rescale"),
+        ({"val_images": np.full((6, 5, 4, 3), 65535, np.uint16)}, "val_images is uint16.*rescale"),
+        ({"train_images": np.full((12, 5, 4, 3), -1, np.int8)}, "from -1 to -1: rescale"),
+        ({"train_images": np.zeros((12, 5, 4, 3), bool)}, "is bool, expected uint8"),
         ({"train_images": np.zeros((12, 3, 28, 28), np.uint8)}, "1 to 4 channels"),
         ({"train_images": np.zeros((12, 20), np.uint8)}, "has shape"),
         ({"train_images": np.zeros((11, 5, 4, 3), np.uint8)}, "11 images but 12 labels"),
@@ -121,6 +126,15 @@ def floats(value: float) -> np.ndarray[Any, Any]:
         ({"train_labels": np.full(12, 2**40)}, "train_labels holds 1099511627776"),
         ({"train_labels": np.full(12, 255)}, "a label is 255"),
         ({"train_labels": np.zeros(12)}, "is float64, expected integers"),
+        ({"train_labels": np.arange(12) % 2 + 0.5}, "is float64, expected integers.*numbers the classes"),
+        ({"train_labels": np.array(["ill"] * 12)}, "is <U3, expected integers"),
+        ({"train_labels": np.arange(12) % 2 * 2 - 1}, "train_labels holds -1.*numbers them so"),
+        ({"test_labels": np.array([0, 1, 4])}, "no sample has label 3.*without gaps"),
+        (
+            {"client": np.zeros(12, int)},
+            "holds client, which nothing reads.*train_images, .*`flameche deploy`",
+        ),
+        ({"train_site": np.zeros(12, int), "notes": np.zeros(1)}, "holds train_site, notes, which nothing"),
         ({"train_labels": np.zeros((12, 14), int)}, "one label per image"),
         ({"train_labels": np.zeros((0, 1), int)}, "is empty"),
         ({"train_labels": None}, "missing train_labels"),
@@ -136,6 +150,18 @@ def test_a_bad_npz_is_refused_in_one_line(tmp_path: Path, replace: dict[str, Any
     with pytest.raises(DataError, match=says) as caught:
         load_npz(write_npz(tmp_path / "bad.npz", **replace))
     assert "\n" not in str(caught.value) and "bad" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64])
+def test_floats_from_0_to_1_and_labels_of_any_integer_kind_are_taken_exactly(
+    tmp_path: Path, kind: type
+) -> None:
+    x = (np.arange(12) / 11).reshape(12, 1, 1) * np.ones((12, 5, 4))
+    arrays = {f"{split}_images": x for split in ("train", "val", "test")}
+    arrays |= {f"{split}_labels": (np.arange(12) % 3).astype(kind) for split in ("train", "val", "test")}
+    data = load_npz(write_npz(tmp_path / "a.npz", **arrays))
+    assert data.train_x[:, 0, 0, 0].tolist() == [round(255 * n / 11) for n in range(12)]
+    assert data.train_y.tolist() == [0, 1, 2] * 4 and data.train_y.dtype == np.int64
 
 
 def test_a_truncated_overwritten_or_missing_npz_is_refused(tmp_path: Path) -> None:

@@ -334,10 +334,50 @@ def test_experiments_cannot_be_changed_and_can_be_hashed() -> None:
     assert len({parse(), parse(), parse(rounds=3)}) == 2
 
 
+OWN = {"path": "scans.npz", "clients": 6}
+
+
+@pytest.mark.parametrize(
+    ("data", "heterogeneity", "groups"),
+    [
+        (OWN, "none", 1),
+        ({**OWN, "heterogeneity": "none"}, "none", 1),
+        ({**OWN, "heterogeneity": "none", "groups": 2}, "none", 2),
+        ({**OWN, "heterogeneity": "csl"}, "csl", 4),
+        ({**OWN, "transforms": ["none", "invert"]}, "csl", 2),
+        ({**OWN, "groups": [4, 2], "transforms": ["none", "invert"]}, "csl", (4, 2)),
+        ({**OWN, "groups": 2, "missing_by": "group", "missing_labels": 1}, "none", 2),
+        ({}, "csl", 4),
+        ({"dataset": "mnist"}, "csl", 4),
+        ({"dataset": "mnist", "heterogeneity": "none"}, "none", 4),
+    ],
+)
+def test_own_data_are_taken_as_they_are_and_the_papers_as_in_the_paper(data, heterogeneity, groups) -> None:
+    found = parse_experiment({"name": "x", "data": data}).data
+    assert (found.heterogeneity, found.groups) == (heterogeneity, groups)
+    assert (
+        parse_experiment(tomllib.loads(to_toml(parse_experiment({"name": "x", "data": data})))).data == found
+    )
+
+
+def test_groups_of_own_data_must_differ_in_something() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.groups = 3 with data\.path does not say how.*data\.transforms"
+    ):
+        parse_experiment({"name": "x", "data": {**OWN, "groups": 3}})
+
+
+def test_own_data_with_transforms_keep_the_hash_of_their_runs() -> None:
+    own = {"name": "x", "data": {**OWN, "groups": 2, "transforms": ["none", "invert"]}}
+    assert (
+        config_hash(parse_experiment(own)) == "9ec8f85b2f52"
+    )  # as before own data had defaults of their own
+
+
 def test_parsing_leaves_its_input_as_it_was() -> None:
     given_ = {"name": "x", "data": {"groups": [50, 50], "dataset": "mnist"}, "method": {"tau": 3}}
     before = copy.deepcopy(given_)
-    parse_experiment(given_, ["method.kind=oracle", "data.path=a.npz", "data.groups=2", "training.lr=1"])
+    parse_experiment(given_, ["method.kind=oracle", "data.path=a.npz", "data.groups=1", "training.lr=1"])
     assert given_ == before
 
 
@@ -533,7 +573,7 @@ def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(
          "data.groups = 6 must not exceed data.clients = 5; every group needs a client"),
         ({"data": {"clients": 11, "groups": [5, 5]}},
          "data.groups = [5, 5] sums to 10, but data.clients = 11; the sizes must add up to the clients"),
-        ({"data": {"transforms": ["rotate:0", "rotate:90"]}},
+        ({"data": {"groups": 4, "transforms": ["rotate:0", "rotate:90"]}},
          "data.transforms has 2 entries for 4 groups; give one per group"),
         ({"data": {"dataset": "mnist", "path": "a.npz"}},
          'data.dataset = "mnist" and data.path exclude each other; give one'),

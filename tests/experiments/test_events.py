@@ -213,8 +213,9 @@ def test_a_drifted_client_keeps_its_samples_which_look_as_the_other_groups(setti
 
 def test_a_group_that_everybody_left_leaves_nothing_to_transform():
     after = build_federation(
-        load_dataset("digits"), seed=0, clients=4, groups=2, per_label=5, score="own", moved={0: 1, 1: 1}
-    )
+        load_dataset("digits"), seed=0, clients=4, groups=2, per_label=5, heterogeneity="csl", score="own",
+        moved={0: 1, 1: 1},
+    )  # fmt: skip
     assert after.group.tolist() == [1, 1, 1, 1] and after.train.sizes.min() == 50
 
 

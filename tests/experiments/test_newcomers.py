@@ -1,8 +1,10 @@
 """A client that comes after training: its cluster by one E-step, its model at once."""
 
 import json
+import os
 import shutil
 import stat
+import subprocess
 import sys
 
 import numpy as np
@@ -29,6 +31,11 @@ from flameche.experiments.run import run_experiment
 from flameche.experiments.welcome import welcome
 from flameche.metadata.extractors import ClientSamples, Metadata, mean_images
 from flameche.models import build_model
+from flameche.training.export import save_model
+from flameche.training.loop import LoopTrainer
+from flameche.training.trainer import TrainingPlan
+from tests.conftest import tiny_federation
+from tests.nets import branching
 from tests.test_cli import refused
 from tests.test_readme import ROOT
 
@@ -297,9 +304,14 @@ GOOD = {"x": np.zeros((3, 8, 8), np.uint8), "y": np.array([0, 1, 2])}
         ),
         ({**GOOD, "x": np.zeros((3, 64), np.uint8)}, "x has shape"),
         ({**GOOD, "x": np.zeros((3, 8, 8), np.int32)}, "x is int32, expected uint8 or floats"),
+        ({**GOOD, "x": np.full((3, 8, 8), 4095, np.uint16)}, "x is uint16.*from 4095 to 4095: rescale"),
+        ({**GOOD, "x": np.full((3, 8, 8), -0.5)}, r"ranges over \[-0.5, -0.5\].*rescale"),
+        ({**GOOD, "x": np.full((3, 8, 8), np.nan)}, "x has 192 NaN values"),
+        ({**GOOD, "client": np.zeros(3, int)}, "holds client, which nothing reads"),
         ({**GOOD, "x": np.zeros((2, 8, 8), np.uint8)}, "x has 2 images, but y 3 labels"),
         ({**GOOD, "y": np.array([0, 1, 10])}, "y holds 10, the run's classes are 0 to 9"),
         ({**GOOD, "y": np.array([0.0, 1.0, 2.0])}, "y is float64, expected integers"),
+        ({**GOOD, "y": np.array([0.0, 1.5, 2.0])}, "numbers the classes"),
         ({**GOOD, "y": np.array([-1, 0, 1])}, "y holds -1, expected classes"),
         ({"x": GOOD["x"][:0], "y": GOOD["y"][:0]}, "y is empty"),
         ({**GOOD, "y": np.array(["a", "b", "c"])}, "expected integers"),
@@ -360,7 +372,7 @@ def test_the_command_prints_cluster_margin_sizes_and_accuracy_and_writes_the_mod
     assert code == 0 and "site: cluster" in out and "margin" in out and "sure 100.0%" in out
     assert "acc %" in out and "clients" in out and "Model: model.pt" in err
     model = build_model("auto", (1, 8, 8), 10, 0)
-    model.load_state_dict(torch.load(tmp_path / "model.pt"))
+    model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True)["state_dict"])
     with np.load(site) as held:
         x, y = torch.from_numpy(held["x"])[:, None], torch.from_numpy(held["y"])
     with torch.no_grad():
@@ -379,14 +391,80 @@ def test_readme_shows_what_happens(call, runs, tmp_path):
     example = (ROOT / "examples" / "newcomer.py").read_text()
     assert all(line in example for line in code.splitlines())
     exec(code, {})  # in tmp_path, where `call` stands
-    _, out, _ = call("assign", runs["robust"], "--data", "site.npz", "--model", "site.pt")
-    shown = section.split("--model site.pt\n\n")[1].split("```")[0].splitlines()
+    _, out, _ = call("assign", runs["robust"], "--data", "site.npz", "--model", "site.pt2")
+    shown = section.split("--model site.pt2\n\n")[1].split("```")[0].splitlines()
     ours = out.splitlines()
     assert ours[0].strip() == shown[0]
     for line, wanted in zip(ours[1:], shown[1:], strict=True):
         assert (
             line.split()[:-1] == wanted.split()[:-1]
         )  # training differs in the last digits between machines
+
+
+OUTSIDE = """
+import sys
+sys.modules["flameche"] = None  # not there
+import numpy as np
+import torch
+from tests.nets import normed as make
+
+held = np.load("site.npz")
+images, labels = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+{snippet}
+assert torch.equal(network(images[:1]).argmax(1), logits[:1].argmax(1))
+print((logits.argmax(1) == labels).double().mean().item())
+"""
+
+
+@pytest.fixture(scope="module")
+def own_model(tmp_path_factory):
+    """A run with a model of the user's own, with BatchNorm."""
+    words = ["scheme.kind=plain", "rounds=3", "model.kind=tests.nets:normed", "name=own"]
+    experiment = load_experiment(ROOT / "experiments" / "digits.toml", words)
+    return run_experiment(experiment, 0, tmp_path_factory.mktemp("own"))[1]
+
+
+@pytest.mark.parametrize(("whose", "form"), [("robust", "site.pt2"), ("own", "site.pt2"), ("own", "site.pt")])
+def test_the_readmes_lines_score_the_same_without_flameche(runs, own_model, tmp_path, whose, form):
+    from tests.test_readme import README
+
+    section = README.split("## Living federations")[1].split("\n## ")[0]
+    shown = [part.split("```")[0] for part in section.split("```python\n")[1:]]
+    (snippet,) = [code for code in shown if f'"{form}"' in code and "network(" in code]
+    _, x, y = next(newcomers(3, samples=150))
+    np.savez(tmp_path / "site.npz", x=x, y=y)
+    run = own_model if whose == "own" else runs[whose]
+    found = welcome(run, (x, y), model=tmp_path / form)
+    if form == "site.pt":
+        snippet += "\nimages = images.float() / scale['divide_by'] - scale['subtract']"
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE.format(snippet=snippet)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(found["accuracy"][found["cluster"]], abs=1e-12)
+
+
+def test_a_file_of_weights_says_how_to_use_them(runs, tmp_path):
+    _, x, y = next(newcomers(0))
+    welcome(runs["robust"], (x, y), model=tmp_path / "site.pt")
+    saved = torch.load(tmp_path / "site.pt", weights_only=True)
+    assert {**saved, "state_dict": None} == {
+        "state_dict": None, "preprocessing": {"layout": "n c h w", "divide_by": 127.5, "subtract": 1.0},
+        "shape": [1, 8, 8], "classes": 10, "model": "small-cnn",
+    }  # fmt: skip
+
+
+def test_a_network_that_torch_cannot_export_still_gives_its_weights(tmp_path):
+    federation = tiny_federation()
+    trainer = LoopTrainer(branching(federation.shape, 3), federation, TrainingPlan(), 0)
+    with pytest.raises(
+        StoreError, match=r'does not take model.kind = "x".*m\.pt would hold its weights'
+    ) as why:
+        save_model(trainer, trainer.initial(), 0, tmp_path / "m.pt2", "x")
+    assert "\n" not in str(why.value) and not list(tmp_path.iterdir())
+    save_model(trainer, trainer.initial(), 0, tmp_path / "m.pt", "x")
+    assert torch.load(tmp_path / "m.pt", weights_only=True)["model"] == "x"
 
 
 def test_the_library_does_the_same(runs, site, tmp_path):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flameche.cli import app
 from flameche.errors import StoreError
-from flameche.experiments.build import build, training_plan
+from flameche.experiments.build import build, load_federation, training_plan
 from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.training.trainer import Sgd, TrainingPlan
@@ -208,7 +208,7 @@ def test_a_changed_data_file_is_not_mixed_with_the_old_runs(tmp_path):
             }
         np.savez(tmp_path / "own.npz", **arrays)
 
-    data = {"path": str(tmp_path / "own.npz"), "clients": 8, "per_label": 3, "heterogeneity": "none"}
+    data = {"path": str(tmp_path / "own.npz"), "clients": 8, "per_label": 3}
     experiment = parse_experiment({**SMALL, "data": data})
     write(0)
     first, _ = run_experiment(experiment, 0, tmp_path / "runs")
@@ -216,6 +216,20 @@ def test_a_changed_data_file_is_not_mixed_with_the_old_runs(tmp_path):
     write(1)
     with pytest.raises(StoreError, match=r"data\.path changed"):
         run_experiment(experiment, 0, tmp_path / "runs")
+
+
+def test_own_data_of_which_nothing_is_said_keep_their_labels_and_have_no_groups(tmp_path):
+    labels = np.repeat(np.arange(10), 6)
+    images = np.arange(60, dtype=np.uint8)[:, None, None] * np.ones((60, 8, 8), np.uint8)
+    arrays = {f"{s}_images": images for s in ("train", "val")} | {
+        f"{s}_labels": labels for s in ("train", "val")
+    }
+    np.savez(tmp_path / "own.npz", **arrays)
+    data = {"path": str(tmp_path / "own.npz"), "clients": 6, "per_label": 1}
+    federation, _ = load_federation(parse_experiment({**SMALL, "data": data}), 0)
+    for samples in (federation.train, federation.test):
+        np.testing.assert_array_equal(samples.y, samples.x[:, 0, 0, 0] // 6)
+    assert federation.group.tolist() == [0] * 6 and federation.setting == "none"
 
 
 def test_a_run_resumed_elsewhere_says_so_and_keeps_where_it_began(tmp_path, monkeypatch):

@@ -28,10 +28,26 @@ def refused(monkeypatch, capsys, *words):
 
 
 def test_an_app_is_written(tmp_path):
-    done = call("init", tmp_path / "scans", "--nodes", 7, "--scheme", "ckks")
+    done = call("init", tmp_path / "scans", "--nodes", 7, "--scheme", "ckks", "--classes", "ill, healthy")
     assert done.exit_code == 0 and len(done.output.splitlines()) == 5
     text = (tmp_path / "scans" / "experiment.toml").read_text()
     assert "clients = 7" in text and 'kind = "ckks"' in text
+    assert 'classes = "ill, healthy"' in (tmp_path / "scans" / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("words", [("--classes", "1"), ("--classes", "ill,ill")])
+def test_an_app_for_classes_that_cannot_be_is_not_written(tmp_path, monkeypatch, capsys, words):
+    code, said = refused(monkeypatch, capsys, "init", tmp_path / "scans", *words)
+    assert code == 2 and "expected how many there are" in said and not (tmp_path / "scans").exists()
+
+
+def test_own_data_without_the_number_of_classes_start_nothing(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "scans").exit_code == 0
+    code, said = refused(monkeypatch, capsys, "local", "--app", "scans")
+    assert code == 2 and 'classes = "" in the app' in said and "at all sites together" in said
+    assert not (tmp_path / "deployment").exists()
 
 
 def test_certificates_and_identities_are_written(tmp_path):

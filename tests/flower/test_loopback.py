@@ -69,8 +69,15 @@ def test_every_site_ends_with_its_model_and_nothing_is_open_to_others(federation
 
     for number in range(3):
         site = federation.folder / f"site-{number}"
-        assert torch.load(site / "state" / "model.pt", weights_only=True)
-        for private in (site, site / "state", site / SECRET, site / "state" / "model.pt"):
+        assert torch.load(site / "state" / "model.pt", weights_only=True)["state_dict"]
+        assert torch.export.load(site / "state" / "model.pt2").module()
+        for private in (
+            site,
+            site / "state",
+            site / SECRET,
+            site / "state" / "model.pt",
+            site / "state" / "model.pt2",
+        ):
             assert private.stat().st_mode & 0o077 == 0
     assert_blind(federation, undisturbed[2])
 

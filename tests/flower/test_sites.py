@@ -24,7 +24,7 @@ from tests.flower.test_transport import _as_in_a_run, exchange  # noqa: F401
 
 
 def shared(load=""):
-    return SimpleNamespace(own_data=True, load=load, classes="", seed=0)
+    return SimpleNamespace(own_data=True, load=load, classes="3", seed=0)
 
 
 def site(tmp_path, data):
@@ -100,7 +100,7 @@ def test_models_that_nobody_trained_are_told_and_do_not_end_a_run_badly(tmp_path
     )
     table = models_table(played)
     assert np.isnan(table["params"][0]).all() and (table["params"][1] == 1).all()
-    keep_model(None, Parcel({}, {"model/1.0/init": np.array(0)}), SimpleNamespace(path=tmp_path))
+    keep_model(None, Parcel({}, {"model/1.0/init": np.array(0)}), SimpleNamespace(path=tmp_path), "")
     assert not list(tmp_path.iterdir())
 
 

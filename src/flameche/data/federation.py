@@ -103,7 +103,7 @@ def build_federation(
     groups: int | Sequence[int] = 4,
     per_label: int = 50,
     holdout: float = 0.0,
-    heterogeneity: str = "csl",
+    heterogeneity: str = "none",
     transforms: Sequence[str] | None = None,
     label_skew: bool | None = None,
     skew_split: str = "even",
@@ -123,7 +123,8 @@ def build_federation(
     labels and holdout touch training data only; but labels that all of a group lack (`missing_by`
     "group") are in no test of it. With `allow_fewer` a class that is too small is shared out evenly, and
     a skew keeps its share of what was dealt. `moved` names clients whose data have drifted, and the group
-    to which: they keep their samples, which look as that group's.
+    to which: they keep their samples, which look as that group's. Where nothing makes groups differ, all
+    clients are in one.
     """
     one_of(heterogeneity, SETTINGS, "data.heterogeneity")
     one_of(skew_split, SKEW_SPLITS, "data.skew_split")
@@ -179,6 +180,7 @@ def build_federation(
             own[~np.isin(views[g].labels(dataset.test_y[own]), list(lacking[g]))]
             for own, g in zip(tests, test_group.tolist(), strict=True)
         ]
+    differ = len({view.text for view in views}) > 1 or (shared and missing_labels > 0)
     return Federation(
         dataset.name,
         _setting(heterogeneity, transforms, skewed, missing_labels, missing_by),
@@ -187,7 +189,7 @@ def build_federation(
         _stack(dataset.train_x, dataset.train_y, held, group, views),
         _stack(dataset.test_x, dataset.test_y, tests, test_group, views),
         test_of,
-        group,
+        group if differ else np.zeros_like(group),
     )
 
 

@@ -13,6 +13,7 @@ import pickle
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 SPLITS = ("train", "val", "test")
+POOLED_KEYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
+CLIENT_KEYS = ("x", "y", "test_x", "test_y")
 CIFAR_ROW = 1 + 3 * 32 * 32
 
 
@@ -106,7 +109,7 @@ def read_npz(path: Path, pool: str) -> tuple[tuple[Images, Labels], tuple[Images
                 raise DataError(f"{path}: not an npz file, or truncated; get or write it again")
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
-                _require_arrays(path, set(arrays.files), pool)
+                _require_arrays(path, arrays.files, pool)
                 labels = {
                     split: _labels(path, f"{split}_labels", arrays[f"{split}_labels"])
                     for split in SPLITS
@@ -129,27 +132,52 @@ def read_npz(path: Path, pool: str) -> tuple[tuple[Images, Labels], tuple[Images
             f"{path}: a label is {classes - 1}, but there are only {len(labels['train'])} training samples; "
             "number the classes 0, 1, 2, …"
         )
+    if len(unused := np.setdiff1d(np.arange(classes), np.concatenate(list(labels.values())))):
+        raise DataError(
+            f"{path}: labels go up to {classes - 1}, but no sample has label {unused[0]}; "
+            "number the classes 0, 1, 2, … without gaps"
+        )
     return (images["train"], labels["train"]), (images[pool], labels[pool]), classes
 
 
 def read_client(path: Path, shape: tuple[int, int, int], classes: int) -> tuple[Images, Labels]:
     """Read one client's npz, x and y, for a model of images of `shape` (Ch, H, W) and so many classes."""
+    arrays = client_arrays(path)
+    return check_client(str(path), arrays["x"], arrays["y"], shape, classes)
+
+
+def client_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of one client's npz: x, y and perhaps test_x, test_y; any other is refused."""
     how = "write it with numpy.savez(file, x=images, y=labels)"
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 raise DataError(f"{path}: not an npz file; {how}")
             file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                missing = " and ".join(name for name in ("x", "y") if name not in arrays.files)
-                if missing:
-                    raise DataError(f"{path}: missing {missing}, holds {', '.join(arrays.files)}; {how}")
-                x, y = arrays["x"], arrays["y"]
+            with np.load(file, allow_pickle=False) as npz:
+                check_client_keys(str(path), npz.files)
+                return {key: npz[key] for key in npz.files}
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; give an npz with x and y") from error
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged ({_brief(error)}); write it again") from error
-    return check_client(str(path), x, y, shape, classes)
+
+
+def check_client_keys(source: str, held: Collection[str]) -> None:
+    """Refuse one client's arrays where x or y is missing, or where there are others than are read."""
+    missing = " and ".join(name for name in ("x", "y") if name not in held)
+    if missing:
+        raise DataError(
+            f"{source}: missing {missing}, holds {', '.join(held)}; "
+            "write it with numpy.savez(file, x=images, y=labels)"
+        )
+    if unknown := [name for name in held if name not in CLIENT_KEYS]:
+        raise DataError(
+            f"{source}: holds {', '.join(unknown)}, which nothing reads; leave it out: read are "
+            f"{', '.join(CLIENT_KEYS)}"
+        )
+    if ("test_x" in held) != ("test_y" in held):
+        raise DataError(f"{source}: test_x and test_y belong together; give both or neither")
 
 
 def check_client(
@@ -190,7 +218,14 @@ def npz_counts(path: Path) -> dict[str, int]:
         raise DataError(f"{path}: damaged ({_brief(error)}); get or write it again") from error
 
 
-def _require_arrays(path: Path, held: set[str], pool: str) -> None:
+def _require_arrays(path: Path, held: Collection[str], pool: str) -> None:
+    if unknown := [name for name in held if name not in POOLED_KEYS]:
+        raise DataError(
+            f"{path}: holds {', '.join(unknown)}, which nothing reads; leave it out: read are "
+            f"{', '.join(POOLED_KEYS)}. Who has which sample cannot be told here: samples are dealt out to "
+            "clients; where sites have their own, write one file a site and use `flameche deploy` "
+            "(docs/deploy.md)"
+        )
     wanted = [split for split in SPLITS if split in ("train", pool) or f"{split}_images" in held]
     missing = [f"{s}_{kind}" for s in wanted for kind in ("images", "labels") if f"{s}_{kind}" not in held]
     if not missing:
@@ -207,12 +242,19 @@ def _labels(path: Path, name: str, y: NDArray[Any]) -> Labels:
             f"{path}: {name} has shape {list(y.shape)}, expected one label per image, [N] or [N, 1]"
         )
     if not np.issubdtype(y.dtype, np.integer):
-        raise DataError(f"{path}: {name} is {y.dtype}, expected integers")
+        raise DataError(
+            f"{path}: {name} is {y.dtype}, expected integers 0, 1, 2, …; "
+            "numpy.unique(labels, return_inverse=True)[1] numbers the classes"
+        )
+    _refuse_masked(path, name, y)
     if y.size == 0:
         raise DataError(f"{path}: {name} is empty")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high > np.iinfo(np.int32).max:
-        raise DataError(f"{path}: {name} holds {low if low < 0 else high}, expected classes 0, 1, 2, …")
+        raise DataError(
+            f"{path}: {name} holds {low if low < 0 else high}, expected classes 0, 1, 2, …; "
+            "numpy.unique(labels, return_inverse=True)[1] numbers them so"
+        )
     return y.reshape(-1).astype(np.int64)
 
 
@@ -222,20 +264,37 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
             f"{path}: {name} has shape {list(x.shape)}, "
             "expected [N, H, W], or [N, H, W, Ch] with 1 to 4 channels"
         )
+    _refuse_masked(path, name, x)
     if np.issubdtype(x.dtype, np.floating):
         if np.isnan(x).any():
             raise DataError(
-                f"{path}: {name} has {int(np.isnan(x).sum())} NaN values, expected floats in [0, 1]"
+                f"{path}: {name} has {int(np.isnan(x).sum())} NaN values, expected floats in [0, 1]; "
+                "replace them, or leave those samples out"
             )
         if x.min() < 0 or x.max() > 1:
             raise DataError(
-                f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8"
+                f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8; "
+                "rescale them, in the same way for all clients"
             )
         x = np.rint(x * 255).astype(np.uint8)
     elif x.dtype != np.uint8:
-        raise DataError(f"{path}: {name} is {x.dtype}, expected uint8 or floats in [0, 1]")
+        remedy = "convert them"
+        if np.issubdtype(x.dtype, np.integer):
+            fit = x.min() >= 0 and x.max() <= 255
+            remedy = f"they go from {x.min()} to {x.max()}: " + ("use astype" if fit else "rescale them")
+        raise DataError(
+            f"{path}: {name} is {x.dtype}, expected uint8 or floats in [0, 1]; {remedy}, "
+            "in the same way for all clients"
+        )
     x = x[..., None] if x.ndim == 3 else x
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+def _refuse_masked(path: Path, name: str, array: NDArray[Any]) -> None:
+    if np.ma.is_masked(array):
+        raise DataError(
+            f"{path}: {name} has masked values, which would be lost; fill them, or leave them out"
+        )
 
 
 def _brief(error: BaseException) -> str:

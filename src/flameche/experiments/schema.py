@@ -114,9 +114,26 @@ class DataConfig(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_to_digits(cls, table: object) -> object:
-        if isinstance(table, dict) and table.get("dataset") is None and table.get("path") is None:
-            return {**table, "dataset": "digits"}
+    def _fill_in(cls, table: object) -> object:
+        """Fill in what depends on other keys; own data are taken as they are, unless something else is said.
+
+        The default of `heterogeneity` itself stays the paper's: stored runs are found by hashes without it.
+        """
+        if not isinstance(table, dict):
+            return table
+        table = {key: value for key, value in table.items() if value is not None}
+        if "path" not in table:
+            table.setdefault("dataset", "digits")
+        if "transforms" in table:
+            if isinstance(table["transforms"], list | tuple) and table["transforms"]:
+                table.setdefault("groups", len(table["transforms"]))
+        elif "path" in table and table.get("heterogeneity", "none") == "none":
+            if "heterogeneity" not in table and table.get("groups", 1) != 1 and "missing_by" not in table:
+                raise ConfigError(
+                    f"data.groups = {toml_literal(table['groups'])} with data.path does not say how groups "
+                    "differ; give data.transforms, one per group, or data.heterogeneity"
+                )
+            table = {"groups": 1, "heterogeneity": "none", **table}
         return table
 
     @model_validator(mode="after")

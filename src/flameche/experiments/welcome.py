@@ -13,7 +13,7 @@ from flameche.data.formats import check_client, read_client
 from flameche.errors import StoreError
 from flameche.experiments.extraction import shared_model
 from flameche.experiments.newcomers import Arrays, Finished, advice, assign_client
-from flameche.training.export import save_state
+from flameche.training.export import save_model
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
 from flameche.training.trainer import TrainingPlan
@@ -47,7 +47,7 @@ def welcome(
     if finished.experiment.training.bn_buffers == "local" and models.buffers.shape[1]:
         found["notes"].append("BatchNorm's statistics were the clients' own (bn_buffers): train before use")
     if model is not None:
-        save_state(trainer.model, models, found["cluster"], model)
+        save_model(trainer, models, found["cluster"], model, finished.experiment.model.kind)
         found["model"] = str(model)
     return found
 

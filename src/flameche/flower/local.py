@@ -17,6 +17,7 @@ from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.flower.certificates import Certificates, make_certificates, make_node_key
 from flameche.flower.fleet import HOST, MARK, Fleet
 from flameche.flower.processes import last_words
+from flameche.flower.settings import has_own_data
 from flameche.flower.template import DEALT, PYPROJECT
 
 
@@ -93,7 +94,9 @@ kind = "bfv"             # server and nodes need a key: flameche keys new
 def digits_app(folder: Path) -> Path:
     """Write an app that plays the embedded digits, dealt to nodes in two hidden groups."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = PYPROJECT.format(name="flower-app", publisher="flameche", what="the embedded digits", data=DEALT)
+    told = PYPROJECT.format(
+        name="flower-app", publisher="flameche", what="the embedded digits", data=DEALT, classes='""'
+    )
     (folder / "pyproject.toml").write_text(told)
     (folder / "experiment.toml").write_text(DIGITS)
     return folder
@@ -114,6 +117,7 @@ def play(plan: Local, say: Callable[[str], None]) -> tuple[dict[str, Any], Path]
     experiment = plan.experiment
     if any(" " in change for change in plan.changes):
         raise ConfigError("--set: a value with spaces cannot be told to nodes; write it into the experiment")
+    has_own_data({**plan.config, **dict(plan.settings)})
     sites = [plan.data_of(number) for number in range(plan.nodes)]
     plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     tls = certificates(plan.folder / "tls") if plan.tls else None

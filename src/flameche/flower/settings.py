@@ -30,13 +30,10 @@ class Shared:
     def read(cls, run: UserConfig) -> Shared:
         """Read the settings of a run; the experiment lies in the app."""
         name = _text(run, "experiment", "experiment.toml")
-        data = _text(run, "data", "own")
-        if data not in ("own", "simulated"):
-            raise ConfigError(f'data = "{data}" in the app\'s config; expected "own" or "simulated"')
         return cls(
             experiment=load_experiment(in_app(name), _text(run, "set").split()),
             seed=_whole(run, "seed"),
-            own_data=data == "own",
+            own_data=has_own_data(run),
             load=_text(run, "load"),
             classes=_text(run, "classes"),
             device=_text(run, "device", "cpu"),
@@ -104,6 +101,37 @@ class Own:
             _text(node, "device"),
             _text(node, "run"),
         )
+
+
+def has_own_data(run: UserConfig) -> bool:
+    """Tell if sites have samples of their own, whose classes the app's config must then give."""
+    data = _text(run, "data", "own")
+    if data not in ("own", "simulated"):
+        raise ConfigError(f'data = "{data}" in the app\'s config; expected "own" or "simulated"')
+    if data == "own":
+        class_count(_text(run, "classes"))
+    return data == "own"
+
+
+def class_count(classes: str) -> int:
+    """Tell how many classes an app's config gives, by their number or their names.
+
+    A site cannot tell by its own labels: it may lack the last class, and its model would not fit the others'.
+    """
+    names = class_names(classes)
+    count = len(names) if names else int(classes or 0)
+    if count < 2 or len(set(names)) < len(names):
+        raise ConfigError(
+            f'classes = "{classes}" in the app\'s config (pyproject.toml); expected how many there are at '
+            'all sites together ("3"), or their names ("healthy, ill"): a site may lack some'
+        )
+    return count
+
+
+def class_names(classes: str) -> list[str]:
+    """List the names of the classes; none where an app's config gives only how many there are."""
+    names = [name.strip() for name in classes.split(",") if name.strip()]
+    return [] if len(names) == 1 and names[0].isdecimal() else names
 
 
 def in_app(name: str) -> Path:

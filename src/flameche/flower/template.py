@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
 from flameche.errors import BadInput
 from flameche.experiments.config import parse_experiment
+from flameche.flower.settings import class_count
 
 PYPROJECT = """\
 [project]
@@ -29,7 +31,7 @@ experiment = "experiment.toml"
 set = ""                # changes to it, as after `flameche run --set`: "rounds=5 training.lr=0.01"
 seed = 0
 {data}
-classes = ""            # how many, or their names with commas; "": as many as a site's labels tell
+classes = {classes}            # of own data: how many at all sites together, or their names with commas
 device = "cpu"          # or "cuda", "auto"; a node's own settings come first
 out = "runs"            # on the server
 key = ""                # on the server: server.pub, for bfv, ckks and paillier
@@ -118,7 +120,9 @@ For real: docs/deploy.md of flameche.
 """
 
 
-def write_app(folder: Path, clients: int, scheme: str, publisher: str = "us") -> list[Path]:
+def write_app(
+    folder: Path, clients: int, scheme: str, publisher: str = "us", classes: str = ""
+) -> list[Path]:
     """Write an app into a folder that is empty or not there; return its files."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")[:32].rstrip("-")
     if not name or not name[0].isalpha():
@@ -126,13 +130,21 @@ def write_app(folder: Path, clients: int, scheme: str, publisher: str = "us") ->
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists and is not an empty folder")
     texts = {
-        "pyproject.toml": PYPROJECT.format(name=name, publisher=publisher, what="our own data", data=OWN),
+        "pyproject.toml": PYPROJECT.format(
+            name=name,
+            publisher=publisher,
+            classes=json.dumps(classes, ensure_ascii=False),
+            what="our own data",
+            data=OWN,
+        ),
         "experiment.toml": EXPERIMENT.format(name=name, clients=clients, scheme=scheme),
         "hooks.py": HOOKS,
         "README.md": README.format(name=name, clients=clients),
         ".gitignore": "__pycache__/\n*.key\nruns/\ndeployment/\n",
     }
     parse_experiment(tomllib.loads(texts["experiment.toml"]))  # refuses a scheme that there is not
+    if classes:
+        class_count(classes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context
 
 from flameche.crypto.registry import KEYED
-from flameche.errors import ConfigError, DataError
+from flameche.errors import ConfigError, DataError, StoreError
 from flameche.experiments.deployment import OwnData, node_work, simulated_data
 from flameche.flower.own_data import from_hook, from_path
 from flameche.flower.settings import Own, Shared, hook
@@ -16,10 +17,10 @@ from flameche.network.node import Node, Work
 from flameche.network.parcel import Parcel
 from flameche.network.site import Site
 from flameche.training.device import choose_device
-from flameche.training.export import save_state
+from flameche.training.export import PROGRAM, save_model
 from flameche.training.models import Models
 
-MODEL = "model.pt"  # in the node's folder: its cluster's model after the last round
+MODEL = "model.pt"  # in the node's folder: its cluster's model after the last round; model.pt2 beside it
 
 
 def answer(parcel: Parcel, context: Context) -> Parcel:
@@ -38,7 +39,7 @@ def answer(parcel: Parcel, context: Context) -> Parcel:
     site = Site(own.folder)
     reply = Node(work, site).handle(parcel)
     if reply.head.get("what") == "score" and parcel.head.get("round") == work.rounds:
-        keep_model(work, parcel, site)
+        keep_model(work, parcel, site, shared.experiment.model.kind)
     return reply
 
 
@@ -84,8 +85,8 @@ def _told(own: Own, read: Callable[[], OwnData]) -> OwnData:
         raise DataError(f"node {own.number}: its data cannot be used; the node's log says more") from problem
 
 
-def keep_model(work: Work, parcel: Parcel, site: Site) -> None:
-    """Write the model that was just scored for this client as a torch state_dict."""
+def keep_model(work: Work, parcel: Parcel, site: Site, kind: str) -> None:
+    """Write the model that was just scored for this client: its weights, and as a program where it can be."""
     names = sorted({name.split("/")[1] for name in parcel.arrays if name.startswith("model/")})
     sent = parcel.part(f"model/{names[0]}") if len(names) == 1 else {}
     if "params" not in sent:  # a model that nobody has trained yet
@@ -93,5 +94,11 @@ def keep_model(work: Work, parcel: Parcel, site: Site) -> None:
     trainer: Any = work.trainer()
     rows = {key: array[None] for key, array in sent.items()}
     models: Models = trainer.initial().from_arrays(rows)
-    save_state(trainer.model, models, 0, site.path / MODEL)
-    (site.path / MODEL).chmod(0o600)
+    for file in (site.path / MODEL, (site.path / MODEL).with_suffix(PROGRAM)):
+        try:
+            save_model(trainer, models, 0, file, kind)
+            file.chmod(0o600)
+        except StoreError as problem:
+            if file.suffix != PROGRAM:
+                raise
+            logging.getLogger("flwr").warning(str(problem))  # the weights are there

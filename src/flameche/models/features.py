@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from flameche.errors import ConfigError
 
+DIVIDE_BY, SUBTRACT = 127.5, 1.0  # bytes 0…255 become -1…1
+
 
 def to_input(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Scale bytes to [0, 1], then by mean and standard deviation 0.5: what every network here is fed."""
-    return x.to(dtype).div_(127.5).sub_(1.0)
+    return x.to(dtype).div_(DIVIDE_BY).sub_(SUBTRACT)
 
 
 def find_head(model: nn.Module, shape: tuple[int, int, int]) -> str:

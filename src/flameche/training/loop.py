@@ -61,6 +61,7 @@ class LoopTrainer:
             raise ConfigError(
                 "training.batch = 1: the model has BatchNorm, which needs batches of at least 2"
             )
+        self.shape, self.classes = federation.shape, federation.classes
         self.sizes: Ints = federation.train.sizes
         parts: dict[Part, Samples] = {"train": federation.train, "held": federation.holdout}
         self._parts = {part: OnDevice.of(samples, device) for part, samples in parts.items()}
