@@ -19,6 +19,7 @@ from play_or_table import play_or_table
 from flameche.data.heterogeneity import skew_variants
 from flameche.experiments.build import build
 from flameche.experiments.paper.plan import Planned
+from flameche.experiments.provenance import provenance
 from flameche.experiments.stored import Lines
 from flameche.methods.base import About, World
 from flameche.methods.partitioned import Partitioned
@@ -52,7 +53,7 @@ def play(dataset: str, rounds: int, seed: int = 0, out: Path = STORED, more: Seq
         if not np.isnan(record["accuracy"]):
             line = {"dataset": dataset, "seed": seed, "round": record["round"]}
             line |= {key: round(record[key], 4) for key in ("accuracy", "ari")}
-            Lines(out).add(line)
+            Lines(out).add({**line, **provenance("cpu")})
             print(json.dumps(line), flush=True)
 
     try:

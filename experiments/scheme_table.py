@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,9 @@ from flameche.em.spherical import cosine
 from flameche.errors import DataError
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.protection import packages
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines
 from flameche.simulation.engine import simulate
 
 GUARD = " guarded"  # the leakage guard's default, min_cluster = 3; elsewhere it is off
@@ -76,8 +78,7 @@ def run(datasets: list[str], seeds: int, schemes: list[str], out: Path) -> int:
                 "flipped": {int(i): margin(setup.method, metadata, int(i)) for i in flipped},
                 "seconds": round(seconds, 2), "config_hash": config_hash(experiment),
             }  # fmt: skip
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            Lines(out).add({**line, **provenance("cpu", packages(experiment))})
             print(line, flush=True)
     return len(missing)
 

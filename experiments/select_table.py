@@ -18,7 +18,10 @@ import numpy as np
 
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
+from flameche.experiments.protection import packages
+from flameche.experiments.provenance import provenance
 from flameche.experiments.select import described
+from flameche.experiments.stored import Lines
 from flameche.methods.selection import select_clusters
 from flameche.training.device import choose_device
 
@@ -72,14 +75,13 @@ def run(schemes: list[str], device: str, out: Path, cache: Path | None) -> None:
                 line = {"part": part, "case": case, "scheme": scheme, "seed": seed, "truth": truth, **found}
                 line |= {"seconds": round(time.perf_counter() - start, 2)}
                 line["bytes_up"] = int(world.ledger.per_client("up").sum())
-                with out.open("a") as target:
-                    target.write(json.dumps(line) + "\n")
+                Lines(out).add({**line, **provenance(device, packages(experiment))})
                 print(case, part, scheme, seed, truth, line["k"], line["clear"], flush=True)
 
 
 def read(file: Path) -> list[dict]:
     """Read the lines that are there."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return Lines(file).read()
 
 
 HEAD = f"""\

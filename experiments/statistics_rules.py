@@ -23,6 +23,7 @@ from play_or_table import play_or_table
 
 from flameche.experiments.build import build
 from flameche.experiments.paper.plan import Planned
+from flameche.experiments.provenance import provenance
 from flameche.experiments.stored import Lines
 from flameche.simulation.schedule import draw_participants
 from flameche.training.models import Models
@@ -75,7 +76,7 @@ def play(way: str, rounds: int, seed: int = 0, out: Path = STORED, more: tuple[s
             found = {rule: accuracy(kept, scored) for rule, kept in rules.items()}
             found["own"] = float(np.mean([accuracy(own[c], np.array([c])) for c in scored]))
             line = {"way": way, "seed": seed, "round": r, **{k: round(v, 4) for k, v in found.items()}}
-            Lines(out).add(line)
+            Lines(out).add({**line, **provenance("cpu")})
             print(json.dumps(line), flush=True)
     trainer.close()
 

@@ -19,7 +19,8 @@ from flameche.experiments.store import read_json, without_nan
 Line = dict[str, Any]
 KEPT = (
     *("dataset", "setting", "method", "scheme", "seed", "rounds", "k", "ari", "ari_final", "dbi", "ch"),
-    *("accuracy", "bytes_up", "bytes_down", "seconds", "wall_s", "device", "config_hash", "notes"),
+    *("accuracy", "bytes_up", "bytes_down", "seconds", "wall_s", "config_hash", "notes"),
+    *("versions", "commit", "device"),  # what made it; lines of earlier versions have the device alone
 )
 OF_LEDGER = ("up", "down", "server_seconds", "client_seconds", "tuning_runs", "oracle_knowledge")
 CURVES = ("accuracy_per_round", "ari_per_round")
