@@ -22,7 +22,7 @@ from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.run import summarise
 from flameche.experiments.store import without_nan
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made, of_one_device
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
 
@@ -178,11 +178,14 @@ def table(source: Path) -> str:
         paper = (PAPER_ARI[name][2], PAPER_DBI.get(name, ("–",) * 3)[2])
         row = [name, *cells[:2], paper[0], *cells[2:], paper[1], str(len(even))]
         lines.append("| " + " | ".join(row) + " |")
-    seconds = [r["clustering_s"] for r in records]
+    device, timed = of_one_device(records)
+    seconds = [r["clustering_s"] for r in timed]
     lines += [
         "",
         f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s "
-        "(up to eight other processes on the machine).",
+        f"in the {len(timed)} runs of one device ({device}; up to eight other processes on the machine).",
+        "",
+        made(records),
         "",
     ]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from flameche.errors import DataError
 from flameche.experiments.build import build
 from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.experiments.provenance import provenance
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import choose_device
 
@@ -159,7 +159,7 @@ def table(source: Path) -> str:
                 middle([r["again"] for r in rows]), middle([r["heard"] for r in rows]),
             ]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", made(records), ""])
 
 
 def middle(rounds: list[int | None]) -> str:

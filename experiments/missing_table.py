@@ -22,7 +22,7 @@ from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, without_labels, world_of
 from flameche.experiments.provenance import provenance
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made
 from flameche.protocol.client import Cohort
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
@@ -121,7 +121,7 @@ def table(records: list[dict]) -> str:
             cells.append(f"{gap:+.3f}")
             cells += [cell([r["ari"] for r in mine]) for mine in ways]
             lines.append(f"| {name} | {setting} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def cell(values: list[float]) -> str:

@@ -22,7 +22,7 @@ from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
 from flameche.experiments.provenance import provenance
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
 
@@ -136,7 +136,7 @@ def table(records: list[dict]) -> str:
         if rule != "paper" and failed:
             told = (f"{r['dataset']} {r['setting']} seed {r['seed']}: {r['ari']:.3f}" for r in failed)
             lines += ["", "Below 1.00: " + "; ".join(told) + "."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def summary(some: list[dict]) -> list[str]:

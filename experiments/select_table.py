@@ -21,7 +21,7 @@ from flameche.experiments.metadata_store import metadata_of, world_of
 from flameche.experiments.protection import packages
 from flameche.experiments.provenance import provenance
 from flameche.experiments.select import described
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made, of_one_device
 from flameche.methods.selection import select_clusters
 from flameche.training.device import choose_device
 
@@ -121,11 +121,12 @@ def table(records: list[dict]) -> str:
         for scheme in dict.fromkeys(r["scheme"] for r in sealed):
             mine = [r for r in sealed if r["scheme"] == scheme]
             same = sum(clear.get((r["part"], r["case"], r["seed"])) == r["k"] for r in mine)
+            _, timed = of_one_device(mine)
             lines.append(
-                f"| {scheme} | {len(mine)} | {same} | {np.median([r['seconds'] for r in mine]):.0f} "
+                f"| {scheme} | {len(mine)} | {same} | {np.median([r['seconds'] for r in timed]):.0f} "
                 f"| {np.median([r['bytes_up'] for r in mine]) / 1e6:.1f} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def row(case: str, some: list[dict]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,6 +11,7 @@ from html import escape
 from markupsafe import Markup
 
 from flameche.experiments.paper.sets import SETS, SETTINGS
+from flameche.report.agreement import Verdict
 from flameche.report.formats import ABSENT, human_seconds
 from flameche.report.markup import NOT_RUN, dot
 from flameche.report.runs import Run
@@ -157,7 +159,7 @@ def ordered(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(pairs, key=key)
 
 
-def tiles(runs: Sequence[Run], matrix: Matrix, compared: tuple[int, int] | None) -> list[Tile]:
+def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> list[Tile]:
     """The headline: how many runs, whether the groups were found, accuracy beside the bounds, the paper."""
     found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _about(runs))]
     if name := matrix.own():
@@ -171,9 +173,11 @@ def tiles(runs: Sequence[Run], matrix: Matrix, compared: tuple[int, int] | None)
                 mean = math.fsum(gaps) / len(gaps)
                 above = "above" if mean >= 0 else "below"
                 found.append(Tile(f"{abs(mean):.1f}", f"points {above} {bound}", "mean accuracy of " + name))
-    if compared is not None and compared[1]:
-        same = compared[1] - compared[0]
-        found.append(Tile(f"{same} of {compared[1]}", "cells as in the paper", "by Welch’s t-test at 5%"))
+    if verdicts:
+        states = Counter(verdict.state for verdict in verdicts)
+        rest = f"of csl, fds and csf; {states['outside']} outside, {states['untold']} of too few runs to tell"
+        number = f"{states['within']} of {len(verdicts)}"
+        found.append(Tile(number, "cells within the paper’s spread", rest))
     return found
 
 
