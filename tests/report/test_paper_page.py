@@ -103,6 +103,11 @@ def test_tables_whose_cells_are_compared_are_there() -> None:
     assert set(COMPARED) <= set(ENTRIES)
 
 
+def test_a_stored_run_says_what_made_it_or_that_it_is_not_recorded(page: str) -> None:
+    texts = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])["texts"]
+    assert "versions: not recorded\ncommit: not recorded\ndevice: cpu" in texts
+
+
 def test_a_set_of_which_nothing_was_run_comes_last(page: str) -> None:
     heads = re.findall(r'class="group">([^<]*)</th>', article(page, "csl"))
     assert heads[0] == "MNIST" and heads[-1] != "MNIST" and "TissueMNIST (no data)" in heads[1:]

@@ -11,6 +11,7 @@ from html import escape
 from markupsafe import Markup
 
 from flameche.experiments.paper.sets import SETS, SETTINGS
+from flameche.experiments.stored import device_of
 from flameche.report.agreement import Verdict
 from flameche.report.formats import ABSENT, human_seconds
 from flameche.report.markup import NOT_RUN, dot
@@ -32,10 +33,15 @@ class Tile:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none."""
+    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none.
+
+    spread: of the accuracy, None with one seed; agreement: the ARI as it is printed.
+    """
 
     accuracy: float
+    spread: float | None
     ari: float
+    agreement: str
     told: str
 
 
@@ -98,13 +104,14 @@ class Matrix:
         accuracy = ABSENT if math.isnan(score.accuracy) else f"{score.accuracy:.1f}"
         if accuracy != ABSENT and self.methods[name] != "oracle" and accuracy == self._best(pair):
             accuracy = f"<b>{accuracy}</b>"
+        if score.spread is not None:
+            accuracy += f'<span class="sd"> ± {score.spread:.1f}</span>'
         known = not math.isnan(score.ari)
-        ari = mean_cell([score.ari], 2).text
         value = "" if math.isnan(score.accuracy) else f' data-value="{score.accuracy:.6g}"'
         level = f' style="--a:{min(max(score.ari, 0.0), 1.0):.2f}"' if known else ""
         return (
             f'<td class="num score{edge}"{value} title="{escape(score.told)}">{accuracy}'
-            f"<small{level}>{ari}</small></td>"
+            f"<small{level}>{score.agreement}</small></td>"
         )
 
     def _best(self, pair: Pair) -> str:
@@ -183,13 +190,18 @@ def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> l
 
 def _about(runs: Sequence[Run]) -> str:
     summaries = [summary_of(run) for run in runs]
-    spent = math.fsum(summary.wall_s for summary in summaries if not math.isnan(summary.wall_s))
+    spent: dict[str, float] = {}
+    for summary in summaries:
+        if not math.isnan(summary.wall_s):
+            device = device_of({"device": summary.device})
+            spent[device] = spent.get(device, 0.0) + summary.wall_s
+    walls = [f"{human_seconds(seconds)} on {device}" for device, seconds in spent.items() if seconds]
     counts = (
         (len({summary.method for summary in summaries}), "method"),
         (len({summary.seed for summary in summaries}), "seed"),
     )
     told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
-    return " · ".join([*told, *([human_seconds(spent)] if spent else [])])
+    return " · ".join([*told, *walls])
 
 
 def _score(one: Series) -> Score:
@@ -199,6 +211,8 @@ def _score(one: Series) -> Score:
     told = f"accuracy {accuracy.text} %, ARI {ari.text}; {seeds}"
     return Score(
         math.nan if accuracy.value is None else accuracy.value,
+        accuracy.spread,
         math.nan if ari.value is None else ari.value,
+        ari.text,
         told,
     )

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from flameche.errors import StoreError
 from flameche.experiments.paper import ENTRIES
 from flameche.experiments.paper.sets import SETTINGS as PAPER_SETTINGS
-from flameche.experiments.stored import Stored
+from flameche.experiments.stored import NOT_RECORDED, Stored
 from flameche.report import beside, figures
 from flameche.report.agreement import RULE
 from flameche.report.details import Details
@@ -214,6 +214,7 @@ def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...
         cell(summary.bytes_up / 1e6),
         cell(summary.bytes_down / 1e6),
         cell(summary.wall_s),
+        Cell(summary.device or NOT_RECORDED),
         Cell(summary.scheme),
         *([Cell(run.table or "–")] if tabled else []),
     )
@@ -231,6 +232,7 @@ def _columns(tabled: bool) -> tuple[Column, ...]:
         Column("MB up", "mb_up", numeric=True),
         Column("MB down", "mb_down", numeric=True),
         Column("Seconds", "seconds", numeric=True),
+        Column("Device", "device"),
         Column("Scheme", "scheme"),
         *([Column("Table", "table")] if tabled else []),
     )

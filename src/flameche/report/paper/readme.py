@@ -46,7 +46,8 @@ def agreement_block(stored: Stored) -> str:
     """Say how many cells of the main tables agree with the paper."""
     sheets = [Sheet.of(ENTRIES[name], Choice(), stored) for name in SETTINGS]
     cells = [cell for sheet in sheets for cell in compare(sheet, ("ari", "accuracy"))]
-    return f"ARI and accuracy under csl, fds and csf, beside the paper: {counted(cell.verdict for cell in cells)}. {RULE}"
+    states = counted(cell.verdict for cell in cells)
+    return f"ARI and accuracy under csl, fds and csf, beside the paper: {states}. {RULE}"
 
 
 def _cell(lines: list[Line], single: bool) -> str:
