@@ -199,3 +199,12 @@ def test_the_time_of_metadata_that_clusterings_share_is_counted():
     line = {"dataset": "mnist", "method": run.method, "device": "cpu", "training": False}
     walls = [10.0, 1.0, 1.0]
     assert Clock([{**line, "wall_s": wall} for wall in walls], "cpu").tell(run).seconds == 4
+
+
+def test_an_estimate_is_by_runs_of_one_device():
+    run = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,), methods=("ifca",)))[0]
+    line = {"dataset": "mnist", "method": "ifca", "rounds": 100, "accuracy": 0.5}
+    on = [("cpu, 1 thread", 900.0), ("cpu, 16 threads", 90.0), ("cpu, 16 threads", 92.0), (None, 1.0)]
+    lines = [{**line, "device": device, "wall_s": wall} for device, wall in on]
+    assert Clock(lines, "cpu").tell(run).seconds == 91
+    assert not Clock(lines, "cuda").tell(run).measured  # a device that is not recorded is no GPU
