@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.run import summarise
 from flameche.experiments.store import without_nan
+from flameche.experiments.stored import Lines, made, of_one_device
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
 
@@ -42,7 +42,7 @@ RULES = {
     "samples = train": ["metadata.samples=train"],
     NO_SKEW: ["data.label_skew=false"],
 }
-KEPT = ("dataset", "seed", "ari", "ari_final", "dbi", "ch", "config_hash", "device")
+KEPT = ("dataset", "seed", "ari", "ari_final", "dbi", "ch", "config_hash", "versions", "commit", "device")
 # The paper's FLAMECHE rows: ARI per setting (its three per-setting tables), DBI at tau = 10 (its
 # reclustering table; only these sets).
 PAPER_ARI = {
@@ -122,15 +122,14 @@ def run(datasets: list[str], settings: list[str], seeds: int, device: str, out: 
             seconds = round(time.perf_counter() - start, 3)
             summary = without_nan(summarise(experiment, seed, setup, result, device))
             line = {"rule": rule, "clustering_s": seconds, **{key: summary[key] for key in KEPT}}
-            with out.open("a") as file:
-                file.write(json.dumps({**line, "setting": setting}) + "\n")
+            Lines(out).add({**line, "setting": setting})
             print(name, setting, seed, rule, summary["ari"], summary["ari_final"], flush=True)
     return len(missing)
 
 
 def read(file: Path) -> list[dict]:
     """Read the lines that are there."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return Lines(file).read()
 
 
 def spread(values: list[float | None]) -> str:
@@ -179,11 +178,14 @@ def table(source: Path) -> str:
         paper = (PAPER_ARI[name][2], PAPER_DBI.get(name, ("–",) * 3)[2])
         row = [name, *cells[:2], paper[0], *cells[2:], paper[1], str(len(even))]
         lines.append("| " + " | ".join(row) + " |")
-    seconds = [r["clustering_s"] for r in records]
+    device, timed = of_one_device(records)
+    seconds = [r["clustering_s"] for r in timed]
     lines += [
         "",
         f"Clustering 100 clients in 100 rounds, metadata given: median {np.median(seconds):.2f} s "
-        "(up to eight other processes on the machine).",
+        f"in the {len(timed)} runs of one device ({device}; up to eight other processes on the machine).",
+        "",
+        made(records),
         "",
     ]
     return "\n".join(lines)

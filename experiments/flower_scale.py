@@ -25,7 +25,9 @@ from typing import Any
 from flameche.bench.processes import cpu_seconds, memory
 from flameche.crypto.keyfile import PUBLIC
 from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.provenance import provenance
 from flameche.experiments.store import run_path
+from flameche.experiments.stored import Lines
 from flameche.flower import guard
 from flameche.flower.fleet import MARK, Fleet
 from flameche.flower.local import digits_app, make_keys, start_node
@@ -191,8 +193,7 @@ def main() -> None:
     if asked.what == "run":
         for nodes in asked.nodes:
             found = measure(nodes, asked.rounds, asked.cold)
-            with (RESULTS / "flower-scale.jsonl").open("a") as out:
-                out.write(json.dumps(found) + "\n")
+            Lines(RESULTS / "flower-scale.jsonl").add({**found, **provenance("cpu", ["flwr"])})
             print(json.dumps(found))
     else:
         (RESULTS / "flower-scale.md").write_text(table())

@@ -12,6 +12,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 NETS = {"lenet5": "LeNet-5", "resnet18": "ResNet-18"}
 PLANS = {"lenet5": "5 epochs, batch 128", "resnet18": "10 epochs, batch 256"}
 KEPT = ("device", "way", "run", "score", "scale", "accuracy", "check", "tune", "profile", "layer")
+MADE = ("versions", "commit", "device")
 GROUPS = {  # how the names of kernels begin, or for products what they contain
     "patches": ("patches_kernel", "image_patches_kernel"),
     "fold": ("fold_kernel",),
@@ -28,6 +29,7 @@ def gather(outputs: list[Path]) -> list[Line]:
     """Read outputs, in the order of the measurements; each line says which of them it is from."""
     found: list[Line] = []
     for number, file in enumerate(outputs, start=1):
+        made: Line = {}  # by which versions, commit and device; said before the measurements
         for text in file.read_text().splitlines():
             line = json.loads(text) if text.startswith("{") else {}
             if "share" in line:
@@ -39,7 +41,8 @@ def gather(outputs: list[Path]) -> list[Line]:
             ):
                 line.pop("all", None)
                 line |= {"weigh_us": min(line["weigh_us"].values())} if "weigh_us" in line else {}
-                found.append({"from": number, **line})
+                made = made or {key: line[key] for key in MADE if key in line}
+                found.append({"from": number, **line, **made})
     return found
 
 

@@ -28,6 +28,7 @@ from gpu_table import write
 
 from flameche.data import build_federation, load_npz
 from flameche.data.federation import Federation, Samples
+from flameche.experiments.provenance import provenance
 from flameche.models.build import build_model
 from flameche.training.device import finish, prepare_torch
 from flameche.training.fused import FusedTrainer
@@ -342,9 +343,8 @@ def accuracy(args: Any) -> None:
 
 def machine() -> None:
     """Say what this runs on, and how fast it copies."""
-    found: dict[str, Any] = {"device": DEVICE, "torch": torch.__version__}
+    found = provenance(DEVICE)
     if DEVICE == "cuda":
-        found["name"] = torch.cuda.get_device_name()
         source = torch.randn(2**28, device=DEVICE)
         target = torch.empty_like(source)
         us = bench(lambda: target.copy_(source))

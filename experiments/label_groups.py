@@ -19,7 +19,8 @@ from play_or_table import play_or_table
 from flameche.data.heterogeneity import skew_variants
 from flameche.experiments.build import build
 from flameche.experiments.paper.plan import Planned
-from flameche.experiments.stored import Lines
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made
 from flameche.methods.base import About, World
 from flameche.methods.partitioned import Partitioned
 from flameche.simulation.engine import simulate
@@ -28,7 +29,7 @@ STORED = Path("results/label-groups.jsonl")
 EVERY = 10
 INTRODUCTION = """Accuracy in % where clients of csf train in one cluster for each of the five label
 distributions instead of one for each of the four groups: 100 clients, 20 a round, as in the tables of
-results/paper (`experiments/label_groups.py`; seed 0, two cores). What it is worth:
+results/paper (`experiments/label_groups.py`; seed 0). What it is worth:
 [docs/reproducing.md](../docs/reproducing.md)."""
 
 
@@ -52,7 +53,7 @@ def play(dataset: str, rounds: int, seed: int = 0, out: Path = STORED, more: Seq
         if not np.isnan(record["accuracy"]):
             line = {"dataset": dataset, "seed": seed, "round": record["round"]}
             line |= {key: round(record[key], 4) for key in ("accuracy", "ari")}
-            Lines(out).add(line)
+            Lines(out).add({**line, **provenance("cpu")})
             print(json.dumps(line), flush=True)
 
     try:
@@ -69,12 +70,13 @@ def play(dataset: str, rounds: int, seed: int = 0, out: Path = STORED, more: Seq
 
 def table() -> None:
     """Write results/label-groups.md."""
+    lines = Lines(STORED).read()
     rows = [
         f"| {line['dataset']} | {line['round']} | {line['ari']:.2f} | {100 * line['accuracy']:.1f} |"
-        for line in Lines(STORED).read()
+        for line in lines
     ]
     head = ["| set | round | ARI | accuracy % |", "|---|--:|--:|--:|"]
-    text = "\n".join([f"# Models by label distribution\n\n{INTRODUCTION}\n", *head, *rows])
+    text = "\n".join([f"# Models by label distribution\n\n{INTRODUCTION}\n", *head, *rows, "", made(lines)])
     STORED.with_suffix(".md").write_text(text + "\n")
 
 

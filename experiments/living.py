@@ -25,7 +25,8 @@ from clustering_table import HERE, RESULTS, read, spread
 from flameche.errors import DataError
 from flameche.experiments.build import build
 from flameche.experiments.config import Experiment, config_hash, load_experiment
-from flameche.experiments.store import without_nan
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import choose_device
 
@@ -89,10 +90,9 @@ def run(datasets: list[str], seeds: int, device: str, out: Path) -> int:
                 line = {
                     "dataset": name, "setting": setting, "scenario": scenario, "mode": mode, "seed": seed,
                     **measured(result, setup), "seconds": round(time.perf_counter() - start, 2),
-                    "config_hash": config_hash(experiment),
+                    "config_hash": config_hash(experiment), **provenance(device),
                 }  # fmt: skip
-                with out.open("a") as file:
-                    file.write(json.dumps(without_nan(line)) + "\n")
+                Lines(out).add(line)
                 print(line, flush=True)
     return len(missing)
 
@@ -159,7 +159,7 @@ def table(source: Path) -> str:
                 middle([r["again"] for r in rows]), middle([r["heard"] for r in rows]),
             ]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", made(records), ""])
 
 
 def middle(rounds: list[int | None]) -> str:

@@ -21,6 +21,8 @@ from flameche.em.spherical import Centroids, e_step, m_step, statistics
 from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, without_labels, world_of
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made
 from flameche.protocol.client import Cohort
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
@@ -56,8 +58,7 @@ def run(datasets: list[str], device: str, out: Path, cache: Path | None) -> None
             if way == "robust":
                 line["bound"] = round(bound(method.cohort, group, own=True), 4)
                 line["without_own"] = round(bound(method.cohort, group, own=False), 4)
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            Lines(out).add({**line, **provenance(device)})
             print(json.dumps(line), flush=True)
 
 
@@ -80,7 +81,7 @@ def bound(cohort: Cohort, group: np.ndarray, *, own: bool) -> float:
 
 def read(file: Path) -> list[dict]:
     """Read the lines that are there."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return Lines(file).read()
 
 
 HEAD = """\
@@ -120,7 +121,7 @@ def table(records: list[dict]) -> str:
             cells.append(f"{gap:+.3f}")
             cells += [cell([r["ari"] for r in mine]) for mine in ways]
             lines.append(f"| {name} | {setting} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def cell(values: list[float]) -> str:

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from flameche.data import Federation, build_federation, load_dataset, load_npz
 from flameche.data.federation import Samples
 from flameche.data.heterogeneity import SWAPS, default_transforms
+from flameche.experiments.provenance import provenance
 from flameche.experiments.stored import Lines
 from flameche.methods.stocfl import threshold_for
 from flameche.models.features import to_input
@@ -321,7 +322,9 @@ def play(name: str, way: Way, data: Path | None, out: Path, rounds: int) -> None
     found = firsts(way, dealt, device) if way.setting else alone(way, dealt, device, rounds)
     seconds = round(time.monotonic() - began, 1)
     sizes = {"samples": len(dealt.train.y), "tests": len(dealt.test.of(0)[1]), "rounds": rounds}
-    Lines(out).add({"name": name, "way": asdict(way), **found, **sizes, "seconds": seconds})
+    Lines(out).add(
+        {"name": name, "way": asdict(way), **found, **sizes, "seconds": seconds, **provenance(device)}
+    )
     print(name, found.get("accuracy", ""), found.get("sd", ""), seconds, "s", flush=True)
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from one_group import BATCH, DRAWS, EPOCHS, LAST, PICKED, ROUNDS
 from one_group_ways import CLIENTS, PARTS, Way, ways
 
-from flameche.experiments.stored import Lines
+from flameche.experiments.stored import Lines, made
 
 STORED = Path("results/one-group.jsonl")
 INTRODUCTION = f"""# One group alone
 
 What ways to train make of a quarter of Oracle: one group of {CLIENTS} clients, {PICKED} of them a
 round, {ROUNDS} rounds of {EPOCHS} epochs with batches of {BATCH}; 50 samples of each label at each
-client. Accuracy over the last {LAST} rounds, ± over those rounds; one H200, bfloat16
+client. Accuracy over the last {LAST} rounds, ± over those rounds; bfloat16
 (`experiments/one_group.py`). Tests are 1,500, 2,500 or 10,000 images of the set's, drawn once each
 together with the clients' samples: rows with other tests have other clients too. Those with 2,500 were
 made by a predecessor of the script, which trained in the same way; those with 10,000 are plain runs,
@@ -86,7 +86,11 @@ def main() -> None:
     head = (
         "| set | setting | stem | updates by | linked | described | 20 first | placed | 20 first | cosines |"
     )
-    parts += [FIRSTS, "\n".join([head, "|---|---|---|---|---:|---:|---:|---:|---:|---:|", *rows])]
+    parts += [
+        FIRSTS,
+        "\n".join([head, "|---|---|---|---|---:|---:|---:|---:|---:|---:|", *rows]),
+        made(lines.values()),
+    ]
     STORED.with_suffix(".md").write_text("\n\n".join(parts) + "\n")
 
 

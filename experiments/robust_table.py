@@ -21,6 +21,8 @@ from sklearn.metrics import adjusted_rand_score
 from flameche.experiments.build import build_method
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made
 from flameche.simulation.engine import simulate
 from flameche.training.device import choose_device
 
@@ -54,8 +56,7 @@ def run(datasets: list[str], rules: list[str], device: str, out: Path, cache: Pa
             if (rule, name, setting, seed) in done:
                 continue
             line = one(name, setting, seed, rule, changes, device, cache)
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            Lines(out).add({**line, **provenance(device)})
             print(json.dumps(line), flush=True)
 
 
@@ -92,7 +93,7 @@ def one(
 
 def read(file: Path) -> list[dict]:
     """Read the lines that are there."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return Lines(file).read()
 
 
 HEAD = """\
@@ -135,7 +136,7 @@ def table(records: list[dict]) -> str:
         if rule != "paper" and failed:
             told = (f"{r['dataset']} {r['setting']} seed {r['seed']}: {r['ari']:.3f}" for r in failed)
             lines += ["", "Below 1.00: " + "; ".join(told) + "."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def summary(some: list[dict]) -> list[str]:

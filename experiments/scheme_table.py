@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,9 @@ from flameche.em.spherical import cosine
 from flameche.errors import DataError
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.protection import packages
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made, of_one_device
 from flameche.simulation.engine import simulate
 
 GUARD = " guarded"  # the leakage guard's default, min_cluster = 3; elsewhere it is off
@@ -76,8 +78,7 @@ def run(datasets: list[str], seeds: int, schemes: list[str], out: Path) -> int:
                 "flipped": {int(i): margin(setup.method, metadata, int(i)) for i in flipped},
                 "seconds": round(seconds, 2), "config_hash": config_hash(experiment),
             }  # fmt: skip
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            Lines(out).add({**line, **provenance("cpu", packages(experiment))})
             print(line, flush=True)
     return len(missing)
 
@@ -95,9 +96,10 @@ HEAD = """\
 Made by `python experiments/scheme_table.py run` and `... table` from `schemes.jsonl`: paper mode, 100
 clients, 100 rounds, no training. The guard is off (`min_cluster = 1`) except in the rows *guarded*,
 where its default (`min_cluster = 3`) holds sums back: what that costs. Mean ± sd (ddof = 1) over three
-settings and the seeds. *same*: runs in which every client has the clear's assignment in every round
-(secagg: of the clear with `recluster_over = "participants"`). `mednist28` stands in for TissueMNIST,
-whose values the paper's columns show.
+settings and the seeds; seconds: of one device, the one with most runs. *same*: runs in which every client
+has the clear's assignment in every round (secagg: of the clear with
+`recluster_over = "participants"`). `mednist28` stands in for TissueMNIST, whose values the paper's columns
+show.
 
 | data | scheme | runs | same | ARI | DBI | paper's ARI | paper's DBI | median s |
 |---|---|---|---|---|---|---|---|---|"""
@@ -113,9 +115,10 @@ def table(source: Path) -> str:
             continue
         paper = {"plain": PAPER[name][:2], "ckks-paper": PAPER[name][2:]}.get(scheme, ("–", "–"))
         same = sum(r["rounds_same"] == 100 for r in rows)
+        _, timed = of_one_device(rows)
         cells = [
             name, scheme, str(len(rows)), str(same), spread([r["ari"] for r in rows]),
-            spread([r["dbi"] for r in rows]), *paper, f"{np.median([r['seconds'] for r in rows]):.1f}",
+            spread([r["dbi"] for r in rows]), *paper, f"{np.median([r['seconds'] for r in timed]):.1f}",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
         for r in rows if GUARD not in scheme else []:
@@ -124,7 +127,7 @@ def table(source: Path) -> str:
                     f"- {name} {r['setting']} seed {r['seed']}, {scheme}: client {client}, {gap:.2g}"
                 )
     lines += ["", "Clients that ever differed from the clear, and their margin at the end:", ""]
-    return "\n".join([*lines, *(flips or ["none"]), ""])
+    return "\n".join([*lines, *(flips or ["none"]), "", made(records), ""])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ import numpy as np
 
 from flameche.experiments.config import load_experiment
 from flameche.experiments.metadata_store import metadata_of, world_of
+from flameche.experiments.protection import packages
+from flameche.experiments.provenance import provenance
 from flameche.experiments.select import described
+from flameche.experiments.stored import Lines, made, of_one_device
 from flameche.methods.selection import select_clusters
 from flameche.training.device import choose_device
 
@@ -72,14 +75,13 @@ def run(schemes: list[str], device: str, out: Path, cache: Path | None) -> None:
                 line = {"part": part, "case": case, "scheme": scheme, "seed": seed, "truth": truth, **found}
                 line |= {"seconds": round(time.perf_counter() - start, 2)}
                 line["bytes_up"] = int(world.ledger.per_client("up").sum())
-                with out.open("a") as target:
-                    target.write(json.dumps(line) + "\n")
+                Lines(out).add({**line, **provenance(device, packages(experiment))})
                 print(case, part, scheme, seed, truth, line["k"], line["clear"], flush=True)
 
 
 def read(file: Path) -> list[dict]:
     """Read the lines that are there."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return Lines(file).read()
 
 
 HEAD = f"""\
@@ -119,11 +121,12 @@ def table(records: list[dict]) -> str:
         for scheme in dict.fromkeys(r["scheme"] for r in sealed):
             mine = [r for r in sealed if r["scheme"] == scheme]
             same = sum(clear.get((r["part"], r["case"], r["seed"])) == r["k"] for r in mine)
+            _, timed = of_one_device(mine)
             lines.append(
-                f"| {scheme} | {len(mine)} | {same} | {np.median([r['seconds'] for r in mine]):.0f} "
+                f"| {scheme} | {len(mine)} | {same} | {np.median([r['seconds'] for r in timed]):.0f} "
                 f"| {np.median([r['bytes_up'] for r in mine]) / 1e6:.1f} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made(records)]) + "\n"
 
 
 def row(case: str, some: list[dict]) -> str:

@@ -23,7 +23,8 @@ from play_or_table import play_or_table
 
 from flameche.experiments.build import build
 from flameche.experiments.paper.plan import Planned
-from flameche.experiments.stored import Lines
+from flameche.experiments.provenance import provenance
+from flameche.experiments.stored import Lines, made
 from flameche.simulation.schedule import draw_participants
 from flameche.training.models import Models
 from flameche.training.trainer import ends
@@ -75,7 +76,7 @@ def play(way: str, rounds: int, seed: int = 0, out: Path = STORED, more: tuple[s
             found = {rule: accuracy(kept, scored) for rule, kept in rules.items()}
             found["own"] = float(np.mean([accuracy(own[c], np.array([c])) for c in scored]))
             line = {"way": way, "seed": seed, "round": r, **{k: round(v, 4) for k, v in found.items()}}
-            Lines(out).add(line)
+            Lines(out).add({**line, **provenance("cpu")})
             print(json.dumps(line), flush=True)
     trainer.close()
 
@@ -94,10 +95,11 @@ def table() -> None:
             "|--:|--:|--:|--:|--:|",
         ]
         parts.append("\n".join([f"## {title}\n", *head, *rows]))
+    parts.append(made(lines))
     STORED.with_suffix(".md").write_text("\n\n".join(parts) + "\n")
 
 
-INTRODUCTION = """Accuracy in %, PathMNIST, 47.5% held out, on what nine clients hold out; seed 0, two cores
+INTRODUCTION = """Accuracy in %, PathMNIST, 47.5% held out, on what nine clients hold out; seed 0
 (`experiments/statistics_rules.py`). Weights do not depend on the rule, so that rows are of the same models.
 *First member's*: of the first client of the cluster, there or not, so that they change when it takes part.
 *Own*: each client's, from when it last took part; in the first table those of four clients, tried on all

@@ -11,9 +11,9 @@ that `results` or DIR has is not run again; one that was interrupted goes on fro
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import statistics
-import subprocess
 import sys
 import time
 import tomllib
@@ -30,7 +30,7 @@ from flameche.errors import BadInput, FlamecheError  # noqa: E402
 from flameche.experiments.guess import Clock  # noqa: E402
 from flameche.experiments.paper import Choice, Entry, Planned, entry_named  # noqa: E402
 from flameche.experiments.play import News  # noqa: E402
-from flameche.experiments.run import versions  # noqa: E402
+from flameche.experiments.provenance import COMMIT  # noqa: E402
 from flameche.experiments.store import has_checkpoint  # noqa: E402
 from flameche.experiments.stored import Line, Lines, Stored, trained  # noqa: E402
 from flameche.experiments.sweep import default_jobs, missing, sweep, unique  # noqa: E402
@@ -176,7 +176,6 @@ def work(
     jobs: int,
     seconds: float,
     begin_all: bool,
-    commit: str,
 ) -> int:
     """Run what is left, by priority, as far as the time goes; give how many runs failed."""
     start = time.monotonic()
@@ -185,7 +184,7 @@ def work(
     todo = missing(planned, stored)
     absent = {info.name for info in available() if not info.found} & {run.dataset for run in todo}
     estimates = Estimates(items, stored, device, jobs)
-    about = {"versions": versions(), "commit": commit, "jobs": min(jobs, max(1, len(todo)))}
+    about = {"jobs": min(jobs, max(1, len(todo)))}
     Lines(out / LINES).merge({**line, **about} for line in stored.in_folders(planned))
 
     def passed() -> float:
@@ -286,21 +285,13 @@ def main(words: Sequence[str] | None = None) -> int:
             stored = Stored([runs], [given.results, given.out])
             show(items, stored, Estimates(items, stored, device, jobs), runs, given.seconds)
             return 0
-        commit = given.commit or _commit()
-        return int(
-            work(items, given.results, given.out, runs, device, jobs, given.seconds, given.begin_all, commit)
-            > 0
-        )
+        if given.commit:
+            os.environ[COMMIT] = given.commit  # for the processes that play the runs
+        failed = work(items, given.results, given.out, runs, device, jobs, given.seconds, given.begin_all)
+        return int(failed > 0)
     except FlamecheError as problem:
         print(f"run_queue: {problem}", file=sys.stderr)
         return 2
-
-
-def _commit() -> str:
-    answer = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip()
 
 
 if __name__ == "__main__":

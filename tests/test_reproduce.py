@@ -16,8 +16,9 @@ from flameche.experiments.paper import ENTRIES, Choice
 from flameche.experiments.run import run_experiment
 from flameche.experiments.stored import Lines, Stored
 from flameche.listing import span
+from flameche.report.agreement import judge
 from flameche.report.paper import render, write
-from flameche.report.paper.comparing import Difference, Remark, read_remarks, remarks_on
+from flameche.report.paper.comparing import Compared, Remark, read_remarks, remarks_on
 from flameche.report.paper.readme import filled
 from flameche.report.paper.trilemma import Place, scores
 from flameche.reproducing import fill_readme
@@ -123,10 +124,10 @@ def test_changed_runs_are_not_judged_and_tell_their_own_numbers(name, tmp_path):
     text = drawn.markdown()
     assert "`rounds=20`: these are not the paper's runs" in text and "`rounds=20`" in drawn.tex()
     assert drawn.told()["changes"] == ["rounds=20"]
-    assert "100 rounds" not in text and "Where it differs" not in text and "| paper |" not in text
+    assert "100 rounds" not in text and "## Beside the paper" not in text and "| paper |" not in text
     if name != "ranks":
         assert "20 rounds" in text and "100 rounds" in page
-    if "Where it differs" in page:  # ours is shown all the same, and the paper's beside it
+    if "## Beside the paper" in page:  # ours is shown all the same, and the paper's beside it
         assert "0.10 ± 0.00" in text or "10.00 ± 0.00" in text
         assert "| paper, for reference |" in text
 
@@ -158,9 +159,10 @@ def test_tissuemnist_says_why_it_is_empty_and_who_stands_for_it():
     assert "could not be had offline" in page
 
 
-def difference(**keys):
+def difference(ours=0.66, seeds=5, **keys):
     cell = {"table": "fds", "dataset": "mnist", "setting": "fds", "method": "fesem", "measure": "ari"}
-    return Difference(**{**cell, **keys}, ours=0.66, paper="0.95 ± 0.12", title="FeSEM")
+    about = {"ours": ours, "paper": "0.95 ± 0.12", "title": "FeSEM", "seeds": seeds}
+    return Compared(**{**cell, **keys}, **about, verdict=judge(ours, seeds, 0.95, 0.12))
 
 
 def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
@@ -178,6 +180,14 @@ def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
     said = "\n".join(remarks_on([difference(), difference(method="ifca")], [part, guess]))
     assert "- Half of it." in said and "Explained in part (1)" in said and "Unexplained (1)" in said
     assert "in part" not in "\n".join(remarks_on([difference()], [part, known]))
+
+
+def test_cells_of_too_few_seeds_are_counted_apart_and_say_so_in_their_remark():
+    known = Remark({"method": ("fesem",)}, "Because.")
+    said = "\n".join(remarks_on([difference(), difference(ours=0.9), difference(seeds=1)], [known]))
+    assert "1 of 3 cells within the paper's spread, 1 outside, 1 of too few runs to tell." in said
+    assert said.count("0.66 against 0.95 ± 0.12") == 2 and "0.66 against 0.95 ± 0.12, 1 seed)" in said
+    assert "0.90 against" not in said
 
 
 def test_a_text_that_several_remarks_have_is_told_once_with_all_cells():

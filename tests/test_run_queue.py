@@ -25,8 +25,9 @@ def queue():
 
 
 @pytest.fixture
-def call(queue, capsys, tmp_path):
+def call(queue, capsys, tmp_path, monkeypatch):
     """Call it with a plan of its own and a folder of results; give the exit code and what it printed."""
+    monkeypatch.setenv("FLAMECHE_COMMIT", "")  # --commit sets it
     (tmp_path / "results").mkdir()
 
     def run(items, *words):

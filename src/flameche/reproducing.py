@@ -213,10 +213,10 @@ def fill_readme(file: Path, results: Path) -> bool:
     """Write README's tables from what is in the folder of results alone."""
     from flameche.bench.tables import markdown_table, overview
     from flameche.experiments.stored import Stored
-    from flameche.report.paper.readme import fill_file, methods_block
+    from flameche.report.paper.readme import agreement_block, fill_file, methods_block
 
     stored = Stored([], [results])
-    blocks = {"methods": methods_block(stored)}
+    blocks = {"methods": methods_block(stored), "agreement": agreement_block(stored)}
     if (found := stored.document("bench-crypto.json")) is not None:
         blocks["crypto"] = "\n".join(markdown_table(overview(found)))
     return fill_file(file, blocks)

@@ -15,7 +15,7 @@ from flameche.errors import StoreError
 from flameche.experiments.paper import ENTRIES, Choice, entry_named
 from flameche.experiments.stored import Lines, compact
 from flameche.report import usual_places, write_report
-from flameche.report.beside import SEEDS as PAPER_SEEDS
+from flameche.report.beside import COMPARED
 from flameche.report.formats import Cell, Column, Table
 from flameche.report.markup import method_of, prose, show
 
@@ -54,14 +54,15 @@ def test_ours_stand_above_the_papers_and_are_judged(page: str) -> None:
     kfed = re.search(r">K-Fed \(m\)</th>(.*?)</tr>", csl)
     assert kfed
     # the paper's 93.37 ± 0.48; ours 4 points above, in seeds 0.1 apart
-    assert re.search(
-        r">97\.37 ± 0\.10<small>93\.37 ± 0\.48 "
-        r'<span class="d higher" title="higher, p [^"]*; 3 seeds of ours">\+4\.00 ▲</span>',
-        kfed[1],
-    )
+    assert (
+        ">97.37 ± 0.10<small>93.37 ± 0.48 "
+        '<span class="d higher" title="higher, outside the paper’s spread; 3 seeds of ours">+4.00 ▲</span>'
+    ) in kfed[1]
     oracle = re.search(r">Oracle</th>(.*?)</tr>", csl)
-    assert oracle and '<span class="d same"' in oracle[1] and "higher" not in oracle[1]
-    assert "1 of 17 cells differ" in csl  # of nine rows; FedAvg has no ARI
+    assert oracle and '<span class="d within"' in oracle[1] and "higher" not in oracle[1]
+    # of nine rows; FedAvg has no ARI
+    told = "16 of 17 cells within the paper's spread, 1 outside, 0 of too few runs to tell"
+    assert told.replace("'", "&#39;") in csl and "<dd>16 of 17</dd>" in page
 
 
 def test_what_was_not_run_says_so(page: str) -> None:
@@ -98,8 +99,30 @@ def test_every_stored_run_has_a_row_and_a_page(page: str) -> None:
     assert all("accuracy" not in run for run in clustered)
 
 
-def test_published_counts_cover_the_tables_with_spreads() -> None:
-    assert set(PAPER_SEEDS) <= set(ENTRIES) and PAPER_SEEDS["accuracy"] == 3 * PAPER_SEEDS["csl"]
+def test_tables_whose_cells_are_compared_are_there() -> None:
+    assert set(COMPARED) <= set(ENTRIES)
+
+
+def test_a_stored_run_says_what_made_it_or_that_it_is_not_recorded(page: str) -> None:
+    texts = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])["texts"]
+    assert "versions: not recorded\ncommit: not recorded\ndevice: cpu" in texts
+
+
+def test_a_set_of_which_nothing_was_run_comes_last(page: str) -> None:
+    heads = re.findall(r'class="group">([^<]*)</th>', article(page, "csl"))
+    assert heads[0] == "MNIST" and heads[-1] != "MNIST" and "TissueMNIST (no data)" in heads[1:]
+
+
+def test_a_cell_of_too_few_seeds_is_no_agreement() -> None:
+    columns = (
+        Column("Method", "m"),
+        Column("x", "x", numeric=True),
+        Column("paper", "x_paper", numeric=True),
+    )
+    for count, seen in ((1, "untold"), (2, "untold"), (3, "within")):
+        row = (Cell("IFCA"), Cell("1.00", 1.0, count=count), Cell("1.00 ± 0.10", 1.0, 0.1))
+        html = show(Table(columns, (row,)), "t", beside=True).html
+        assert f'class="d {seen}"' in html and ("≈" in html) == (seen == "within")
 
 
 def test_stored_runs_alone_are_enough(whole_page: Path, tmp_path: Path) -> None:
@@ -169,7 +192,7 @@ def test_hostile_text_stays_text(name: str) -> None:
         Column("y", "b_paper", numeric=True),
     )
     table = Table(columns, ((Cell(name), Cell(name, 1.0, 0.1, count=3), Cell(name, 2.0, 0.1)),), name)
-    html = show(table, name, seeds=5, link=lambda number: f"#{name}").html
+    html = show(table, name, beside=True, link=lambda number: f"#{name}").html
     for text in (html, prose([name, f"## {name}", f"- {name}"])):
         found = parse(str(text))
         assert found.wrong == [] and found.open == []

@@ -124,9 +124,15 @@ def test_every_method_has_a_row_a_page_for_each_run_and_a_curve(page: str) -> No
 
 def test_the_matrix_has_accuracy_and_ari_and_says_whose_is_best(page: str) -> None:
     (matrix,) = re.findall(r'<table class="matrix">.*?</table>', page, flags=re.DOTALL)
-    assert re.search(r">FLAMECHE</th><td[^>]*><b>92\.0</b><small[^>]*>0\.90</small>", matrix)
-    assert re.search(r">Oracle</th><td[^>]*>96\.0<small[^>]*>1\.00</small>", matrix)
-    assert re.search(r">FedAvg</th><td[^>]*>71\.0<small>–</small>", matrix)
+    assert re.search(
+        r">FLAMECHE</th><td[^>]*><b>92\.0</b><span class=.sd.> ± 2\.8</span>"
+        r"<small[^>]*>0\.90 ± 0\.14</small>",
+        matrix,
+    )
+    assert re.search(
+        r">Oracle</th><td[^>]*>96\.0<span[^>]*> ± [^<]*</span><small[^>]*>1\.00 ± 0\.00</small>", matrix
+    )
+    assert re.search(r">FedAvg</th><td[^>]*>71\.0<span[^>]*> ± 1\.4</span><small>–</small>", matrix)
     assert "21.0</dd>" in page and "points above FedAvg" in page  # 92 - 71
     assert "4.0</dd>" in page and "points below Oracle" in page
 
@@ -211,10 +217,31 @@ def test_markdown_and_tex_show_the_same_numbers(runs: Path) -> None:
         "| FLAMECHE | bfv | 2 | 0.90 ± 0.14 | 0.90 ± 0.14 | **92.00 ± 2.83** | 0.50 ± 0.00 |"
         in table.markdown()
     )
-    assert "| FedAvg | plain | 2 | – | – | 71.00 ± 1.41 | – | – | 3.00 | 6.00 | 2.50 |" in table.markdown()
+    last = "| 3.00 ± 0.00 | 6.00 ± 0.00 | 2.50 ± 0.00 | cpu |"
+    assert f"| FedAvg | plain | 2 | – | – | 71.00 ± 1.41 | – | – {last}" in table.markdown()
     tex = table.tex()
     assert r"\textbf{92.00 $\pm$ 2.83}" in tex and r"Accuracy, \%" in tex
-    assert r"FedAvg & plain & 2 & -- & -- & 71.00 $\pm$ 1.41 & -- & -- & 3.00 & 6.00 & 2.50 \\" in tex
+    assert r"FedAvg & plain & 2 & -- & -- & 71.00 $\pm$ 1.41 & -- & -- & 3.00 $\pm$ 0.00 & " in tex
+
+
+def test_seconds_of_several_devices_are_never_averaged(tmp_path: Path) -> None:
+    walls = {"fedavg": [("cpu, 1 thread", 74.9), ("NVIDIA H200", 8.0), ("NVIDIA H200", 8.2)]}
+    walls["oracle"] = [("NVIDIA H200", 7.0)] * 3
+    walls["ifca"] = [("cpu, 1 thread", 90.0), ("", 1.0)]  # nothing on the device of most runs
+    for method, runs in walls.items():
+        for seed, (device, wall) in enumerate(runs):
+            place = write_run(tmp_path, method, seed)
+            found = json.loads((place / "summary.json").read_text())
+            found |= {"device": device, "wall_s": wall}
+            found["ledger"]["client_seconds"] = {"training": wall}
+            (place / "summary.json").write_text(json.dumps(found))
+    for table, key in ((summary_table, "seconds"), (cost_table, "client_seconds")):
+        rows = list(csv.DictReader(io.StringIO(table(find_runs(tmp_path)).csv())))
+        found = {row["method"].lower(): (float(row[key]), row["seconds_on"]) for row in rows}
+        assert found["fedavg"] == (pytest.approx(8.1), "NVIDIA H200")
+        assert found["oracle"] == (7.0, "NVIDIA H200")
+        assert found["ifca"] == (90.0, "cpu, 1 thread")
+    assert "8.10 ± 0.14 (2 of 3 seeds)" in summary_table(find_runs(tmp_path)).markdown()
 
 
 def test_special_letters_are_harmless_in_every_format() -> None:
@@ -455,7 +482,8 @@ def test_figures_leave_the_callers_matplotlib_alone(runs: Path) -> None:
 
 
 def test_small_differences_in_bytes_stay_visible() -> None:
-    assert mean_cell([11.138], None, spread=False).text == "11.14"
-    assert mean_cell([0.00412], None, spread=False).text == "0.00412"
-    assert mean_cell([0.0], None, spread=False).text == "0.00"
-    assert mean_cell([447_649.76], None, spread=False).text == "447,650"
+    assert mean_cell([11.138], None).text == "11.14"
+    assert mean_cell([0.00412], None).text == "0.00412"
+    assert mean_cell([0.0], None).text == "0.00"
+    assert mean_cell([447_649.76], None).text == "447,650"
+    assert mean_cell([0.004, 0.0042], None).text == "0.00410 ± 0.00014"  # as many digits as the mean

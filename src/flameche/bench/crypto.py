@@ -23,7 +23,7 @@ from flameche.bench.verdict import paper_rows, ratios, targets
 from flameche.crypto.api import ClientKey, Scheme
 from flameche.crypto.registry import SCHEMES, make_scheme
 from flameche.errors import ConfigError
-from flameche.experiments.run import environment
+from flameche.experiments.provenance import environment
 
 KINDS = {  # label: scheme, bits of its key
     "plain": ("plain", 0),

@@ -45,21 +45,21 @@ def guessed(run: Planned, device: str) -> float:
 
 
 class Clock:
-    """What stored runs took on this kind of device."""
+    """What stored runs took on this kind of device; each estimate is by runs of one device."""
 
     def __init__(self, lines: Iterable[Line], device: str) -> None:
         self.device, self.machines = device, set[str]()
-        self._walls: dict[tuple[str, ...], list[float]] = {}
+        self._walls: dict[tuple[str, ...], dict[str, list[float]]] = {}
         for line in lines:
-            on = "cpu" if str(line.get("device", "")).startswith("cpu") else "cuda"
+            name = str(line.get("device") or "")  # not recorded: of no use here
+            on = "" if not name else "cpu" if name.startswith("cpu") else "cuda"
             wall, rounds = line.get("wall_s"), line.get("rounds") or 100
             if on == device and wall and line.get("dataset") in SETS and line.get("method"):
                 whole = wall * 100 / rounds if trained(line) else wall
                 net = SETS[line["dataset"]].net
-                if line.get("device"):
-                    self.machines.add(line["device"])
+                self.machines.add(name)
                 for key in self._keys(line["dataset"], net, line["method"], trained(line)):
-                    self._walls.setdefault(key, []).append(whole)
+                    self._walls.setdefault(key, {}).setdefault(name, []).append(whole)
 
     @staticmethod
     def _keys(dataset: str, net: str, method: str, training: bool) -> Sequence[tuple[str, ...]]:
@@ -75,5 +75,6 @@ class Clock:
                 times = TIMES.get(run.method, 1.0) if len(key) == 2 else 1.0
                 # one clustering makes the metadata that others share, so that a median would forget them
                 typical = statistics.median if run.training else statistics.fmean
-                return Guess(typical(self._walls[key]) * share * times, True)
+                walls = max(self._walls[key].values(), key=len)
+                return Guess(typical(walls) * share * times, True)
         return Guess(guessed(run, self.device), False)

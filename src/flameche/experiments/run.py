@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flameche import __version__
 from flameche.errors import ConfigError
 from flameche.experiments.build import Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
@@ -22,6 +17,7 @@ from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice, scheme_of_run
 from flameche.experiments.newcomers import keepsake
 from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
+from flameche.experiments.provenance import commit, environment, versions
 from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
@@ -30,8 +26,6 @@ from flameche.methods.base import Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
-
-RECORDED = ("flameche", "torch", "numpy", "scikit-learn", "scipy", "pydantic")
 
 
 def run_experiment(
@@ -157,6 +151,7 @@ def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: s
         "seconds": ledger.seconds_by_part(),
         "ledger": ledger.summary(),
         "versions": versions([*packages(experiment), *more]),
+        "commit": commit(),
         "config_hash": config_hash(experiment),
         "notes": [*notes, *deferred_notes(experiment, ledger)],
     }
@@ -192,36 +187,3 @@ def inputs(experiment: Experiment) -> dict[str, str]:
     return {
         key: hashlib.sha256(file.read_bytes()).hexdigest() for key, file in files.items() if file.is_file()
     }
-
-
-def versions(used: Sequence[str] = ()) -> dict[str, str]:
-    """List the versions that a result depends on, also of the packages that it used beside the usual."""
-    found = {"python": platform.python_version()}
-    for name in (*RECORDED, *used):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a source tree that is not installed
-            found[name] = __version__ if name == "flameche" else "unknown"
-    return found
-
-
-def environment(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
-    """Describe the machine and the code, for the record."""
-    return {
-        **versions(used),
-        "device": device_name(device),
-        "platform": platform.platform(),
-        "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _commit() -> str | None:
-    here = Path(__file__).resolve().parents[3]
-    if not (here / ".git").exists():
-        return None
-    answer = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip() if answer.returncode == 0 else None

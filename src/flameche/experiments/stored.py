@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from flameche.experiments.store import read_json, without_nan
 Line = dict[str, Any]
 KEPT = (
     *("dataset", "setting", "method", "scheme", "seed", "rounds", "k", "ari", "ari_final", "dbi", "ch"),
-    *("accuracy", "bytes_up", "bytes_down", "seconds", "wall_s", "device", "config_hash", "notes"),
+    *("accuracy", "bytes_up", "bytes_down", "seconds", "wall_s", "config_hash", "notes"),
+    *("versions", "commit", "device"),  # what made it; lines of earlier versions have the device alone
 )
 OF_LEDGER = ("up", "down", "server_seconds", "client_seconds", "tuning_runs", "oracle_knowledge")
 CURVES = ("accuracy_per_round", "ari_per_round")
 DIGITS = 4  # of curves
+NOT_RECORDED = "not recorded"
 ROW = "label"  # under which key a line says which row of its table it is
 
 
@@ -135,6 +138,42 @@ class Stored:
         yield from (line for lines in self._lines.values() for line in lines)
         for folder in self.aside:
             yield from Stored([], [folder]).lines()
+
+
+def made_by(line: Line) -> dict[str, Any]:
+    """Say what made a line: versions, commit and device, "not recorded" where it does not tell."""
+    known = line.get("versions") or {"versions": NOT_RECORDED}
+    return {**known, **{key: line.get(key) or NOT_RECORDED for key in ("commit", "device")}}
+
+
+def device_of(line: Line) -> str:
+    """Name a line's device without its count of threads."""
+    name = str(line.get("device") or NOT_RECORDED).partition(",")[0]
+    return "CPU" if name == "cpu" else name
+
+
+def of_one_device(lines: Iterable[Line]) -> tuple[str, list[Line]]:
+    """Give the device of most lines and its lines: seconds of several devices are never averaged."""
+    by_device: dict[str, list[Line]] = {}
+    for line in lines:
+        by_device.setdefault(str(line.get("device") or NOT_RECORDED), []).append(line)
+    return max(by_device.items(), key=lambda pair: len(pair[1]), default=(NOT_RECORDED, []))
+
+
+def made(lines: Iterable[Line]) -> str:
+    """Count lines by device, and those that tell their versions and commit; empty where there are none."""
+    lines = list(lines)
+    if not lines:
+        return ""
+    counts = Counter(device_of(line) for line in lines).most_common()
+    known = sum(bool(line.get("versions") and line.get("commit")) for line in lines)
+    runs = f"of the {len(lines)} run{'s' * (len(lines) != 1)}"
+    told = f"Device {runs}: {counts[0][0]}"
+    if len(counts) > 1:
+        told = f"Devices {runs}: {', '.join(f'{name} {count}' for name, count in counts)}"
+    return f"{told}; versions and commit: {f'of {known}' if known else 'not recorded'}" + (
+        f", of the others {NOT_RECORDED}." if 0 < known < len(lines) else "."
+    )
 
 
 def trained(line: Line) -> bool:

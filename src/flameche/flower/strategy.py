@@ -20,7 +20,7 @@ from flameche.errors import ConfigError, FlamecheError, StoreError
 from flameche.experiments.config import Experiment, config_hash, load_experiment, to_toml
 from flameche.experiments.deployment import server_job
 from flameche.experiments.protection import packages
-from flameche.experiments.run import environment
+from flameche.experiments.provenance import environment
 from flameche.experiments.store import RunFolder, read_json, run_path, without_nan
 from flameche.flower.live import Live
 from flameche.flower.outcome import clients_table, models_table, summarise

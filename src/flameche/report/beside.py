@@ -10,6 +10,7 @@ from markupsafe import Markup
 from flameche.experiments.paper import ENTRIES, Choice, Entry
 from flameche.experiments.paper.sets import SETTINGS
 from flameche.experiments.stored import Stored
+from flameche.report.agreement import Verdict, counted
 from flameche.report.formats import Cell, Table
 from flameche.report.markup import LONG, Shown, prose, show
 from flameche.report.paper import Drawn, render, write
@@ -18,21 +19,11 @@ from flameche.report.paper.grids import grid
 from flameche.report.shelf import Shelf
 
 FOLDER = "paper"  # beside the page
-# Of how many values the paper's means are: its seeds, times three where settings are pooled. Tables that are
-# not here have no spreads, or measure seconds and bytes of other machines.
-SEEDS = {
-    **dict.fromkeys(SETTINGS, 5),
-    "accuracy": 15,
-    "metadata": 15,
-    "ckks": 15,
-    "missing": 5,
-    "missing-curves": 5,
-    "recluster": 3,
-    "missing-readings": 5,
-    "readings": 5,
-    "clusters": 5,
-    "recipes": 5,
-}
+# Whose cells are compared; the others have no spreads in the paper, or measure seconds and bytes elsewhere.
+COMPARED = (
+    *(*SETTINGS, "accuracy", "metadata", "ckks", "missing", "missing-curves", "recluster"),
+    *("missing-readings", "readings", "clusters", "recipes"),
+)
 POOLED = ("metadata", "m-step", "ckks")  # over the settings
 
 
@@ -53,19 +44,14 @@ class Section:
     wanted: int
 
     @property
-    def judged(self) -> int:
-        """How many cells could be compared."""
-        return sum(shown.counted("higher", "lower", "same") for _, shown in self.tables)
+    def verdicts(self) -> list[Verdict]:
+        """How the cells that could be compared stand to the paper's."""
+        return [verdict for _, shown in self.tables for verdict in shown.verdicts]
 
     @property
-    def different(self) -> int:
-        """How many of them differ."""
-        return sum(shown.counted("higher", "lower") for _, shown in self.tables)
-
-    @property
-    def printed(self) -> bool:
-        """Whether it is a table of the paper, whose cells are counted."""
-        return self.where.startswith("Table")
+    def agreement(self) -> str:
+        """Count them by state; nothing where there are none."""
+        return counted(self.verdicts) if self.verdicts else ""
 
     @property
     def state(self) -> str:
@@ -79,7 +65,7 @@ def section(entry: Entry, stored: Stored, shelf: Shelf) -> Section:
     written = write(drawn, shelf.out / FOLDER)
     files = tuple(f"{FOLDER}/{file.name}" for file in written)
     shown = tuple(
-        (heading, show(table, heading or entry.title, seeds=SEEDS.get(entry.name, 0)))
+        (heading, show(table, heading or entry.title, beside=entry.name in COMPARED))
         for heading, table in _tables(entry, drawn, stored)
     )
     picture = None

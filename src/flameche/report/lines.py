@@ -11,7 +11,7 @@ from flameche.errors import StoreError
 from flameche.experiments.paper import ENTRIES, Choice, Planned
 from flameche.experiments.paper.sets import SETTINGS
 from flameche.experiments.protection import protection
-from flameche.experiments.stored import OF_LEDGER, Line, Stored, trained
+from flameche.experiments.stored import OF_LEDGER, Line, Stored, made_by, trained
 from flameche.report.runs import Broken, Round, Run, find_runs, parse_summary
 
 MAIN = tuple(SETTINGS)  # the tables that compare methods; runs of others vary one of them
@@ -79,6 +79,7 @@ def _run(planned: Planned, line: Line, title: str) -> Run:
     return Run(
         Path(planned.dataset, planned.hash, str(planned.seed)),
         "finished",
+        environment=made_by(line),
         rounds=rounds,
         summary=summary,
         note="" if trained(line) else "a clustering alone, without training",

@@ -1,4 +1,4 @@
-"""Tables and remarks as HTML: a colour for each method, ours above the paper's, differences judged."""
+"""Tables and remarks as HTML: a colour for each method, ours above the paper's, and whether they agree."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import TypeGuard
 
 from markupsafe import Markup
 
 from flameche.methods import METHODS
+from flameche.report.agreement import FEWEST, Verdict, judge
 from flameche.report.canvas import method_colour
 from flameche.report.formats import ABSENT, Cell, Column, Table
-from flameche.report.significance import Sample, Verdict, judge
 
 NOT_RUN = "not run"
 LONG = 15  # rows, from which on a table has a search box
-SIGNS = {"higher": "▲", "lower": "▼", "same": "≈", "open": ""}
-WORDS = {"higher": "higher", "lower": "lower", "same": "no difference", "open": "not judged"}
+SIGNS = {"higher": "▲", "lower": "▼", "within": "≈", "untold": "?"}
 Link = Callable[[int], str]  # from a row's number to an address
 
 
@@ -29,10 +27,6 @@ class Shown:
 
     html: Markup
     verdicts: tuple[Verdict, ...] = ()
-
-    def counted(self, *kinds: str) -> int:
-        """How many cells have one of these verdicts."""
-        return sum(verdict.kind in kinds for verdict in self.verdicts)
 
 
 @cache
@@ -52,10 +46,10 @@ def dot(method: str, name: str = "") -> str:
     return f'<i class="dot{hollow}" style="--c:{method_colour(method)}"></i>'
 
 
-def show(table: Table, label: str, *, seeds: int = 0, link: Link | None = None) -> Shown:
-    """Write a table; `seeds`: of how many values the paper's means are, 0 where it is not compared.
+def show(table: Table, label: str, *, beside: bool = False, link: Link | None = None) -> Shown:
+    """Write a table; a column and the paper's beside it become one, ours above theirs.
 
-    A column and the paper's beside it become one, ours above theirs.
+    beside: whether cells are compared with the paper's.
     """
     pairs = _pairs(table.columns)
     kept = [place for place in range(len(table.columns)) if place not in pairs.values()]
@@ -66,7 +60,7 @@ def show(table: Table, label: str, *, seeds: int = 0, link: Link | None = None) 
         for place in kept:
             column, cell = table.columns[place], row[place]
             if place in pairs:
-                text, verdict = _pair(cell, row[pairs[place]], seeds)
+                text, verdict = _pair(cell, row[pairs[place]], beside)
                 verdicts += [] if verdict is None else [verdict]
                 cells.append(text)
             elif place == kept[0]:
@@ -99,13 +93,10 @@ def _pairs(columns: Sequence[Column]) -> dict[int, int]:
     }
 
 
-def _pair(ours: Cell, theirs: Cell, seeds: int) -> tuple[str, Verdict | None]:
+def _pair(ours: Cell, theirs: Cell, beside: bool) -> tuple[str, Verdict | None]:
     below, verdict = "" if theirs.text == ABSENT else escape(theirs.text), None
-    if seeds and ours.count and _has_value(ours) and _has_value(theirs):
-        verdict = judge(
-            Sample(ours.value or 0.0, ours.spread, ours.count),
-            Sample(theirs.value or 0.0, theirs.spread, seeds),
-        )
+    if beside and ours.count and ours.value is not None and theirs.value is not None:
+        verdict = judge(ours.value, ours.count, theirs.value, theirs.spread)
         below += f" {_difference(verdict, ours.count)}"
     value = "" if ours.value is None else f' data-value="{ours.value:.6g}"'
     kind = " none" if ours.text == NOT_RUN else ""
@@ -113,18 +104,20 @@ def _pair(ours: Cell, theirs: Cell, seeds: int) -> tuple[str, Verdict | None]:
     return f'<td class="num pair{kind}"{value}>{_text(ours)}{small}</td>', verdict
 
 
-def _has_value(cell: Cell) -> TypeGuard[Cell]:
-    return cell.value is not None
-
-
 def _difference(verdict: Verdict, count: int) -> str:
     sign = "+" if verdict.difference >= 0 else "−"
     size = f"{abs(verdict.difference):.2f}"
-    judged = "" if verdict.p is None else f", p = {verdict.p:.2g}" if verdict.p >= 1e-4 else ", p < 0.0001"
     seeds = f"{count} seed{'' if count == 1 else 's'} of ours"
+    kind: str = verdict.state
+    if kind == "outside":
+        kind = "higher" if verdict.difference > 0 else "lower"
+    words = {
+        "within": "within the paper’s spread",
+        "untold": "too few runs to tell" if count < FEWEST else "no spread in the paper to tell by",
+    }.get(kind, f"{kind}, outside the paper’s spread")
     return (
-        f'<span class="d {verdict.kind}" title="{WORDS[verdict.kind]}{judged}; {seeds}">'
-        f"{sign if float(size) else ''}{size} {SIGNS[verdict.kind]}</span>"
+        f'<span class="d {kind}" title="{words}; {seeds}">'
+        f"{sign if float(size) else ''}{size} {SIGNS[kind]}</span>"
     )
 
 

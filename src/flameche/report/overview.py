@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,6 +11,8 @@ from html import escape
 from markupsafe import Markup
 
 from flameche.experiments.paper.sets import SETS, SETTINGS
+from flameche.experiments.stored import device_of
+from flameche.report.agreement import Verdict
 from flameche.report.formats import ABSENT, human_seconds
 from flameche.report.markup import NOT_RUN, dot
 from flameche.report.runs import Run
@@ -30,10 +33,15 @@ class Tile:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none."""
+    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none.
+
+    spread: of the accuracy, None with one seed; agreement: the ARI as it is printed.
+    """
 
     accuracy: float
+    spread: float | None
     ari: float
+    agreement: str
     told: str
 
 
@@ -96,13 +104,14 @@ class Matrix:
         accuracy = ABSENT if math.isnan(score.accuracy) else f"{score.accuracy:.1f}"
         if accuracy != ABSENT and self.methods[name] != "oracle" and accuracy == self._best(pair):
             accuracy = f"<b>{accuracy}</b>"
+        if score.spread is not None:
+            accuracy += f'<span class="sd"> ± {score.spread:.1f}</span>'
         known = not math.isnan(score.ari)
-        ari = mean_cell([score.ari], 2).text
         value = "" if math.isnan(score.accuracy) else f' data-value="{score.accuracy:.6g}"'
         level = f' style="--a:{min(max(score.ari, 0.0), 1.0):.2f}"' if known else ""
         return (
             f'<td class="num score{edge}"{value} title="{escape(score.told)}">{accuracy}'
-            f"<small{level}>{ari}</small></td>"
+            f"<small{level}>{score.agreement}</small></td>"
         )
 
     def _best(self, pair: Pair) -> str:
@@ -157,7 +166,7 @@ def ordered(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(pairs, key=key)
 
 
-def tiles(runs: Sequence[Run], matrix: Matrix, compared: tuple[int, int] | None) -> list[Tile]:
+def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> list[Tile]:
     """The headline: how many runs, whether the groups were found, accuracy beside the bounds, the paper."""
     found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _about(runs))]
     if name := matrix.own():
@@ -171,21 +180,28 @@ def tiles(runs: Sequence[Run], matrix: Matrix, compared: tuple[int, int] | None)
                 mean = math.fsum(gaps) / len(gaps)
                 above = "above" if mean >= 0 else "below"
                 found.append(Tile(f"{abs(mean):.1f}", f"points {above} {bound}", "mean accuracy of " + name))
-    if compared is not None and compared[1]:
-        same = compared[1] - compared[0]
-        found.append(Tile(f"{same} of {compared[1]}", "cells as in the paper", "by Welch’s t-test at 5%"))
+    if verdicts:
+        states = Counter(verdict.state for verdict in verdicts)
+        rest = f"of csl, fds and csf; {states['outside']} outside, {states['untold']} of too few runs to tell"
+        number = f"{states['within']} of {len(verdicts)}"
+        found.append(Tile(number, "cells within the paper’s spread", rest))
     return found
 
 
 def _about(runs: Sequence[Run]) -> str:
     summaries = [summary_of(run) for run in runs]
-    spent = math.fsum(summary.wall_s for summary in summaries if not math.isnan(summary.wall_s))
+    spent: dict[str, float] = {}
+    for summary in summaries:
+        if not math.isnan(summary.wall_s):
+            device = device_of({"device": summary.device})
+            spent[device] = spent.get(device, 0.0) + summary.wall_s
+    walls = [f"{human_seconds(seconds)} on {device}" for device, seconds in spent.items() if seconds]
     counts = (
         (len({summary.method for summary in summaries}), "method"),
         (len({summary.seed for summary in summaries}), "seed"),
     )
     told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
-    return " · ".join([*told, *([human_seconds(spent)] if spent else [])])
+    return " · ".join([*told, *walls])
 
 
 def _score(one: Series) -> Score:
@@ -195,6 +211,8 @@ def _score(one: Series) -> Score:
     told = f"accuracy {accuracy.text} %, ARI {ari.text}; {seeds}"
     return Score(
         math.nan if accuracy.value is None else accuracy.value,
+        accuracy.spread,
         math.nan if ari.value is None else ari.value,
+        ari.text,
         told,
     )

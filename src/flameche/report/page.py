@@ -14,8 +14,9 @@ from markupsafe import Markup
 from flameche.errors import StoreError
 from flameche.experiments.paper import ENTRIES
 from flameche.experiments.paper.sets import SETTINGS as PAPER_SETTINGS
-from flameche.experiments.stored import Stored
+from flameche.experiments.stored import NOT_RECORDED, Stored
 from flameche.report import beside, figures
+from flameche.report.agreement import RULE
 from flameche.report.details import Details
 from flameche.report.formats import ABSENT, Cell, Column, Table, amount
 from flameche.report.lines import MAIN, folder_runs, stored_runs
@@ -23,7 +24,6 @@ from flameche.report.markup import show
 from flameche.report.overview import Matrix, Pair, ordered, tiles, title
 from flameche.report.runs import Run, Summary
 from flameche.report.shelf import Picture, Shelf
-from flameche.report.significance import JUDGED
 from flameche.report.tables import cost_table, group_series, mean_cell, seed_span, summary_of, summary_table
 
 # Above this many runs only the lowest seed of each configuration has figures of its own in files.
@@ -105,8 +105,7 @@ class Writer:
             self.shelf.table(self.shelf.slug("costs"), cost_table(compared))
         places = {pair: f"s-{self.shelf.slug(*pair)}" for pair in self.pairs}
         sections = [self._paper(name) for name in self.entries]
-        counted = [s for s in sections if s.printed]
-        judged = (sum(s.different for s in counted), sum(s.judged for s in counted)) if sections else None
+        verdicts = [verdict for s in sections if s.name in MAIN for verdict in s.verdicts]
         matrix = Matrix(compared)
         details, runs = self._runs()
         web = resources.files("flameche.report").joinpath("web")
@@ -119,11 +118,11 @@ class Writer:
                 for name in ("tables.js", "charts.js", "runs.js")
             ],
             data=Markup(details.json()),
-            tiles=tiles(finished, matrix, judged) if finished else [],
+            tiles=tiles(finished, matrix, verdicts) if finished else [],
             matrix=matrix.html(places) if compared else None,
             seeds=seed_span(len(one.runs) for one in matrix.series),
             paper=sections,
-            judged=JUDGED,
+            rule=RULE,
             settings=[self._setting(pair, places[pair]) for pair in self.pairs],
             runs=runs,
             unfinished=self.book.unfinished,
@@ -215,6 +214,7 @@ def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...
         cell(summary.bytes_up / 1e6),
         cell(summary.bytes_down / 1e6),
         cell(summary.wall_s),
+        Cell(summary.device or NOT_RECORDED),
         Cell(summary.scheme),
         *([Cell(run.table or "–")] if tabled else []),
     )
@@ -232,6 +232,7 @@ def _columns(tabled: bool) -> tuple[Column, ...]:
         Column("MB up", "mb_up", numeric=True),
         Column("MB down", "mb_down", numeric=True),
         Column("Seconds", "seconds", numeric=True),
+        Column("Device", "device"),
         Column("Scheme", "scheme"),
         *([Column("Table", "table")] if tabled else []),
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flameche.experiments.stored import NOT_RECORDED
 from flameche.report.formats import ABSENT, Cell, Column, Table, amount, three_digits
 from flameche.report.runs import Run, Summary
 
@@ -28,6 +29,10 @@ class Series:
     def values(self, pick: Callable[[Summary], float]) -> list[float]:
         """One number per seed."""
         return [pick(summary_of(run)) for run in self.runs]
+
+    def seconds(self, pick: Callable[[Summary], float], device: str) -> list[float]:
+        """One number per seed; NaN where it was measured on another device."""
+        return self.values(lambda summary: pick(summary) if _device(summary) == device else math.nan)
 
 
 # The order in which methods are listed: the paper's own first, its two bounds, then by name.
@@ -74,10 +79,12 @@ def summary_table(runs: Iterable[Run]) -> Table:
     Dataset and setting have columns of their own when the runs hold more than one pair.
     """
     series = group_series(runs)
+    device = _device_of_most(series)
     pairs = {(s.first.dataset, s.first.setting) for s in series}
     best = {pair: _best([s for s in series if (s.first.dataset, s.first.setting) == pair]) for pair in pairs}
     rows = []
     for s in series:
+        timed = _timed(s, device)
         winner = _mean_text(s.values(_percent), 2) == best[s.first.dataset, s.first.setting]
         rows.append(
             (
@@ -90,9 +97,10 @@ def summary_table(runs: Iterable[Run]) -> Table:
                 mean_cell(s.values(_percent), 2, bold=winner and s.first.method != "oracle"),
                 mean_cell(s.values(lambda x: x.dbi), 2),
                 mean_cell(s.values(lambda x: x.ch), 1),
-                mean_cell(s.values(lambda x: x.bytes_up / 1e6), None, spread=False),
-                mean_cell(s.values(lambda x: x.bytes_down / 1e6), None, spread=False),
-                mean_cell(s.values(_wall), None, spread=False),
+                mean_cell(s.values(lambda x: x.bytes_up / 1e6), None),
+                mean_cell(s.values(lambda x: x.bytes_down / 1e6), None),
+                mean_cell(s.seconds(_wall, timed), None),
+                Cell(timed),
             )
         )
     columns = (
@@ -105,9 +113,10 @@ def summary_table(runs: Iterable[Run]) -> Table:
         Column("Accuracy, %", "accuracy_percent", numeric=True, spread=True),
         Column("DBI", "dbi", numeric=True, spread=True),
         Column("CH", "ch", numeric=True, spread=True),
-        Column("MB up", "mb_up", numeric=True),
-        Column("MB down", "mb_down", numeric=True),
-        Column("Seconds", "seconds", numeric=True),
+        Column("MB up", "mb_up", numeric=True, spread=True),
+        Column("MB down", "mb_down", numeric=True, spread=True),
+        Column("Seconds", "seconds", numeric=True, spread=True),
+        Column("Seconds on", "seconds_on"),
     )
     return Table(columns, tuple(rows))
 
@@ -115,22 +124,26 @@ def summary_table(runs: Iterable[Run]) -> Table:
 def cost_table(runs: Iterable[Run]) -> Table:
     """What each method asks for: bytes by purpose, seconds on both sides, tuning, oracle knowledge."""
     series = group_series(runs)
+    device = _device_of_most(series)
     pairs = {(s.first.dataset, s.first.setting) for s in series}
     rows = []
     for s in series:
         known = sorted({item for run in s.runs for item in summary_of(run).ledger.oracle_knowledge})
+        timed = _timed(s, device)
         tuning = max(summary_of(run).ledger.tuning_runs for run in s.runs)
         rows.append(
             (
                 *_where(s, pairs),
                 Cell(s.name),
                 Cell(s.first.scheme),
-                mean_cell(s.values(lambda x: _part(x.ledger.up, "model") / 1e6), None, spread=False),
-                mean_cell(s.values(lambda x: _rest(x.ledger.up, "model") / 1e6), None, spread=False),
-                mean_cell(s.values(lambda x: _part(x.ledger.down, "model") / 1e6), None, spread=False),
-                mean_cell(s.values(lambda x: _rest(x.ledger.down, "model") / 1e6), None, spread=False),
-                mean_cell(s.values(lambda x: _total(x.ledger.server_seconds)), None, spread=False),
-                mean_cell(s.values(lambda x: _total(x.ledger.client_seconds)), None, spread=False),
+                Cell(str(len(s.runs)), len(s.runs)),
+                mean_cell(s.values(lambda x: _part(x.ledger.up, "model") / 1e6), None),
+                mean_cell(s.values(lambda x: _rest(x.ledger.up, "model") / 1e6), None),
+                mean_cell(s.values(lambda x: _part(x.ledger.down, "model") / 1e6), None),
+                mean_cell(s.values(lambda x: _rest(x.ledger.down, "model") / 1e6), None),
+                mean_cell(s.seconds(lambda x: _total(x.ledger.server_seconds), timed), None),
+                mean_cell(s.seconds(lambda x: _total(x.ledger.client_seconds), timed), None),
+                Cell(timed),
                 Cell(str(tuning), tuning),
                 Cell(", ".join(known) or "none"),
             )
@@ -139,12 +152,14 @@ def cost_table(runs: Iterable[Run]) -> Table:
         *_where_columns(pairs),
         Column("Method", "method"),
         Column("Scheme", "scheme"),
-        Column("MB up, models", "mb_up_models", numeric=True),
-        Column("MB up, clustering", "mb_up_clustering", numeric=True),
-        Column("MB down, models", "mb_down_models", numeric=True),
-        Column("MB down, clustering", "mb_down_clustering", numeric=True),
-        Column("Server seconds", "server_seconds", numeric=True),
-        Column("Client seconds", "client_seconds", numeric=True),
+        Column("Seeds", "seeds", numeric=True),
+        Column("MB up, models", "mb_up_models", numeric=True, spread=True),
+        Column("MB up, clustering", "mb_up_clustering", numeric=True, spread=True),
+        Column("MB down, models", "mb_down_models", numeric=True, spread=True),
+        Column("MB down, clustering", "mb_down_clustering", numeric=True, spread=True),
+        Column("Server seconds", "server_seconds", numeric=True, spread=True),
+        Column("Client seconds", "client_seconds", numeric=True, spread=True),
+        Column("Seconds on", "seconds_on"),
         Column("Tuning runs", "tuning_runs", numeric=True),
         Column("Knows from an oracle", "oracle_knowledge"),
     )
@@ -160,9 +175,7 @@ def seed_span(counts: Iterable[int]) -> str:
     return f"{high} seed{'s' * (high != 1)}" if low == high else f"{low} to {high} seeds"
 
 
-def mean_cell(
-    values: Sequence[float], digits: int | None, *, spread: bool = True, bold: bool = False
-) -> Cell:
+def mean_cell(values: Sequence[float], digits: int | None, *, bold: bool = False) -> Cell:
     """Mean ± sd (n - 1) over the seeds that have the value; says so when some do not.
 
     `digits` after the point; None means two, three significant ones below 1, and none above 1,000.
@@ -175,11 +188,11 @@ def mean_cell(
     if len(present) > 1:
         sd = math.sqrt(math.fsum((value - mean) ** 2 for value in present) / (len(present) - 1))
     text = _decimals(mean, digits)
-    if spread and sd is not None:
-        text += f" ± {_decimals(sd, digits)}"
+    if sd is not None:
+        text += f" ± {sd:,.{len(text.partition('.')[2])}f}"
     if len(present) < len(values):
         text += f" ({len(present)} of {len(values)} seeds)"
-    return Cell(text, mean, sd if spread else None, bold, len(present))
+    return Cell(text, mean, sd, bold, len(present))
 
 
 def _decimals(value: float, digits: int | None) -> str:
@@ -192,6 +205,25 @@ def _decimals(value: float, digits: int | None) -> str:
 
 def _percent(summary: Summary) -> float:
     return 100 * summary.accuracy
+
+
+def _device(summary: Summary) -> str:
+    return summary.device or NOT_RECORDED
+
+
+def _device_of_most(series: Iterable[Series]) -> str:
+    """Name the device of most runs, whose seconds a table shows: those of several are never averaged."""
+    counts = Counter(_device(summary_of(run)) for s in series for run in s.runs)
+    return counts.most_common(1)[0][0] if counts else NOT_RECORDED
+
+
+def _timed(series: Series, device: str) -> str:
+    """Name the device of a row's seconds: the table's, or its own where it has no runs on that one."""
+    return (
+        device
+        if any(_device(summary_of(run)) == device for run in series.runs)
+        else _device_of_most([series])
+    )
 
 
 def _wall(summary: Summary) -> float:

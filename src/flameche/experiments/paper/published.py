@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-ROUNDING = 0.005  # the paper prints two digits
-
 
 @dataclass(frozen=True)
 class Printed:
@@ -20,10 +18,6 @@ class Printed:
     def text(self) -> str:
         """Write it as the paper does."""
         return f"{self.mean:.2f}" + ("" if self.sd is None else f" ± {self.sd:.2f}")
-
-    def differs(self, value: float) -> bool:
-        """Tell whether a mean lies further off than the printed spread, rounding aside."""
-        return abs(value - self.mean) > (self.sd or 0.0) + ROUNDING
 
 
 @cache

@@ -9,7 +9,7 @@ from flameche.experiments.paper.sets import SETTINGS
 from flameche.experiments.stored import Stored
 from flameche.report.formats import Table
 from flameche.report.paper.cells import MEASURES, Sheet
-from flameche.report.paper.comparing import differences, read_remarks, remarks_on
+from flameche.report.paper.comparing import compare, read_remarks, remarks_on
 from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
@@ -42,7 +42,7 @@ def draw_over_settings(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """Pooled over the settings: a table for each measure."""
     sheet = Sheet.of(entry, choice, stored)
     tables = [(MEASURES[key][0], grid(sheet, entry.name, (key,), first="")) for key in QUALITY]
-    found = [] if entry.name == "m-step" else differences(sheet, QUALITY, pooled=True)
+    found = [] if entry.name == "m-step" else compare(sheet, QUALITY, pooled=True)
     full = in_full(sheet, entry.name, QUALITY, pooled=True)
     return _drawn(entry, sheet, tables, full, remarks_on(found, read_remarks(stored)))
 
@@ -58,7 +58,7 @@ def draw_by_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
         )
         for setting in sheet.settings
     ]
-    remarks = [] if ours else remarks_on(differences(sheet, measures), read_remarks(stored))
+    remarks = [] if ours else remarks_on(compare(sheet, measures), read_remarks(stored))
     full = in_full(sheet, "" if ours else entry.name, measures)
     return _drawn(entry, sheet, tables, full, remarks)
 
@@ -79,5 +79,7 @@ def _drawn(
     about = CLUSTERED + ("." if entry.name == "clusters" else "; DBI: lower is better.") if alone else ""
     mode = "Paper mode." if alone and entry.name != "clusters" else ""
     pooled = full.rows[0][1].text == "all" if full.rows else False
-    lead = sentences([sheet.scale(), mode, about, LEADS[entry.name], sheet.sizes(pooled), *sheet.notes()])
+    lead = sentences(
+        [sheet.scale(), mode, about, LEADS[entry.name], sheet.sizes(pooled), sheet.made(), *sheet.notes()]
+    )
     return Drawn(entry.name, entry.title, lead, tables, full, remarks=remarks, runs=sheet.counted)

@@ -35,13 +35,14 @@ def beside_oracle(sheet: Sheet) -> Table | None:
             ours, bound = sheet.get(dataset, OURS, setting), sheet.get(dataset, ORACLE, setting)
             if not ours or not bound:
                 continue
+            single = sheet.single(dataset)
             means = rivals(sheet, dataset, setting)
             place, of = 1 + sum(value > means[OURS] for value in means.values()), len(means)
             rows.append(
                 (
-                    Cell(f"{sheet.column(dataset)} {setting}"),
-                    cell(bound, percent),
-                    cell(ours, percent),
+                    Cell(sheet.column(dataset, setting)),
+                    cell(bound, percent, single=single),
+                    cell(ours, percent, single=single),
                     Cell(f"{place} of {of}", place),
                     mean_cell(late(bound), 2),
                     mean_cell(late(ours), 2),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flameche.experiments.paper import Choice, Entry, Planned
 from flameche.experiments.paper.sets import SETS
-from flameche.experiments.stored import Line, Stored
+from flameche.experiments.stored import Line, Stored, made
 from flameche.report.formats import Cell
 from flameche.report.tables import mean_cell
 
 NOT_RUN = "not run"
+ONE_SEED = " (1 seed)"
 ORACLE = "oracle"  # the row that is no method: it is told the groups
 Pick = Callable[[Line], float | None]
 
@@ -34,9 +35,10 @@ class Sheet:
 
     @property
     def datasets(self) -> list[str]:
-        """The sets of the table, in its order."""
+        """The sets of the table, in its order; those of which nothing was run come last."""
         own = {run.dataset for run in self.planned}
-        return [name for name in SETS if name in own]
+        there = {run.dataset for run, line in zip(self.planned, self.lines, strict=True) if line is not None}
+        return sorted((name for name in SETS if name in own), key=lambda name: name not in there)
 
     @property
     def settings(self) -> list[str]:
@@ -68,12 +70,18 @@ class Sheet:
         """A row's title."""
         return (self.entry.rows or {})[row].title
 
-    def column(self, dataset: str) -> str:
-        """A set's heading; says so where nothing could be run."""
+    def column(self, dataset: str, setting: str = "") -> str:
+        """A set's heading, with a setting if given; says so where nothing could be run, or one seed."""
         about = SETS[dataset]
         lacks = dataset == "tissuemnist" and not self.get(dataset)
         stands = f", for {SETS[about.stands_for].title}" if about.stands_for else ""
-        return f"{about.title} (no data)" if lacks else f"{about.title}{stands}"
+        single = ONE_SEED if self.single(dataset) else ""
+        setting = f" {setting}" if setting else ""
+        return f"{about.title} (no data)" if lacks else f"{about.title}{stands}{setting}{single}"
+
+    def single(self, dataset: str) -> bool:
+        """Tell whether all that was run of a set is of one seed, which its heading then says."""
+        return len({line["seed"] for line in self.get(dataset)}) == 1
 
     def get(
         self, dataset: str | None = None, row: str | None = None, setting: str | None = None
@@ -124,6 +132,10 @@ class Sheet:
             return f"{next(iter(told))}."
         return "; ".join(f"{', '.join(sets)}: {text}" for text, sets in told.items()) + "." * bool(told)
 
+    def made(self) -> str:
+        """Say on which devices the runs were made, and for how many versions and commit are known."""
+        return made({id(line): line for line in self.lines if line is not None}.values())
+
     def notes(self) -> list[str]:
         """What a reader must know of the sets that are shown."""
         told = [SETS[name].note for name in self.datasets if SETS[name].note]
@@ -148,9 +160,24 @@ def mean(lines: Sequence[Line], pick: Pick) -> float | None:
     return math.fsum(found) / len(found) if found else None
 
 
-def cell(lines: Sequence[Line], pick: Pick, digits: int = 2, *, bold: bool = False) -> Cell:
-    """Mean ± sd over the seeds; says so where nothing was run."""
-    return mean_cell(values(lines, pick), digits, bold=bold) if lines else Cell(NOT_RUN)
+def cell(
+    lines: Sequence[Line], pick: Pick, digits: int = 2, *, bold: bool = False, single: bool = False
+) -> Cell:
+    """Mean ± sd; says so where nothing was run, or one seed (single: a heading says that of all cells)."""
+    if not lines:
+        return Cell(NOT_RUN)
+    made, count = mean_cell(values(lines, pick), digits, bold=bold), seeds(lines, pick)
+    told = ONE_SEED if count == 1 and not single else ""
+    return replace(made, text=made.text + told, count=count)
+
+
+def seeds(lines: Sequence[Line], pick: Pick) -> int:
+    """Count the seeds that have a value; of several settings, those of the one that has the fewest."""
+    found: dict[str | None, set[int]] = {line.get("setting"): set() for line in lines}
+    for line, value in zip(lines, values(lines, pick), strict=True):
+        if not math.isnan(value):
+            found[line.get("setting")].add(line["seed"])
+    return min(map(len, found.values()), default=0)
 
 
 def ari(line: Line) -> float | None:

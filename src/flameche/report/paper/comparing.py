@@ -1,4 +1,4 @@
-"""Ours beside the paper's: cells that lie further off than its spread, and what is known of why.
+"""Ours beside the paper's: which cells agree (`agreement.py` has the rule), and why others do not.
 
 Remarks are sentences in `remarks.toml`, each for the cells that its keys name:
 
@@ -24,14 +24,15 @@ from flameche.errors import StoreError
 from flameche.experiments.paper.published import printed
 from flameche.experiments.paper.sets import SETS
 from flameche.experiments.stored import Stored
-from flameche.report.paper.cells import MEASURES, Sheet, mean
+from flameche.report.agreement import FEWEST, RULE, Verdict, counted, judge
+from flameche.report.paper.cells import MEASURES, Sheet, mean, seeds
 
 KEYS = ("table", "dataset", "setting", "method", "measure")
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A cell whose mean is further from the paper's than the paper's spread."""
+class Compared:
+    """A cell that the paper has too, and how it stands to the paper's."""
 
     table: str
     dataset: str
@@ -41,12 +42,15 @@ class Difference:
     ours: float
     paper: str
     title: str
+    seeds: int
+    verdict: Verdict
 
     def text(self) -> str:
-        """Say it in short."""
+        """Say it in short, and where ours are too few seeds to tell."""
         where = SETS[self.dataset].title + ("" if self.setting == "all" else f" {self.setting}")
         ours = round(self.ours, 2) + 0.0  # no minus before a zero
-        return f"{self.title}, {where}, {MEASURES[self.measure][0]}: {ours:.2f} against {self.paper}"
+        few = f", {self.seeds} seed{'s' * (self.seeds != 1)}" if self.seeds < FEWEST else ""
+        return f"{self.title}, {where}, {MEASURES[self.measure][0]}: {ours:.2f} against {self.paper}{few}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Remark:
     guess: bool = False
     partly: bool = False
 
-    def fits(self, difference: Difference) -> bool:
+    def fits(self, difference: Compared) -> bool:
         """Tell whether a cell is among those it is about."""
         return all(getattr(difference, key) in wanted for key, wanted in self.keys.items())
 
@@ -95,34 +99,42 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
-def differences(
-    sheet: Sheet, measures: Sequence[str], *, pooled: bool = False, table: str = ""
-) -> list[Difference]:
-    """List the cells that differ; pooled: over all settings at once."""
-    name, found = table or sheet.entry.name, []
+def compare(sheet: Sheet, measures: Sequence[str], *, pooled: bool = False) -> list[Compared]:
+    """List the cells that both have; pooled: over all settings at once, those that lack one left out."""
+    name, found = sheet.entry.name, []
     for measure in measures:
         for row in sheet.rows:
             for dataset in sheet.datasets:
                 for setting in ("all",) if pooled else sheet.settings:
                     theirs = printed(name, dataset, setting, row, measure)
-                    ours = mean(sheet.get(dataset, row, None if pooled else setting), MEASURES[measure][1])
-                    if theirs and ours is not None and theirs.differs(ours):
-                        found.append(
-                            Difference(
-                                name, dataset, setting, row, measure, ours, theirs.text(), sheet.title(row)
-                            )
+                    lines, pick = sheet.get(dataset, row, None if pooled else setting), MEASURES[measure][1]
+                    ours, count = mean(lines, pick), seeds(lines, pick)
+                    if theirs is None or ours is None or (pooled and sheet.lacking(dataset, row)):
+                        continue
+                    verdict, title = judge(ours, count, theirs.mean, theirs.sd), sheet.title(row)
+                    found.append(
+                        Compared(
+                            name, dataset, setting, row, measure, ours, theirs.text(), title, count, verdict
                         )
+                    )
     return found
 
 
-def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[str]:
-    """Write below a table what is known of its differences, in full or in part, and what is guessed."""
-    found = list(found)
-    if not found:
+def remarks_on(compared: Iterable[Compared], remarks: Sequence[Remark]) -> list[str]:
+    """Write below a table how many cells agree, what is known of the others, and what is guessed.
+
+    Cells of too few seeds that lie beyond the paper's spread are among the others; their text says so.
+    """
+    compared = list(compared)
+    if not compared:
         return []
+    parts = ["## Beside the paper", f"{counted(cell.verdict for cell in compared)}. {RULE}"]
+    found = [cell for cell in compared if cell.verdict.beyond]
+    if not found:
+        return parts
     order = {remark.text: n for n, remark in enumerate(remarks)}  # a text may be of several remarks
-    told: dict[tuple[bool, str], list[Difference]] = {}
-    open_: dict[bool, list[Difference]] = {True: [], False: []}  # in part, or not at all
+    told: dict[tuple[bool, str], list[Compared]] = {}
+    open_: dict[bool, list[Compared]] = {True: [], False: []}  # in part, or not at all
     for difference in found:
         fitting = [n for n, remark in enumerate(remarks) if remark.fits(difference)]
         shown = [n for n in fitting if not remarks[n].guess]
@@ -130,7 +142,7 @@ def remarks_on(found: Iterable[Difference], remarks: Sequence[Remark]) -> list[s
             told.setdefault((remarks[n].guess, remarks[n].text), []).append(difference)
         if all(remarks[n].partly for n in shown):
             open_[bool(shown)].append(difference)
-    parts = ["## Where it differs from the paper by more than the paper's spread"]
+    parts.append("Of the cells beyond the paper's spread:")
     for heading, guess in (("", False), ("Guesses, not shown by an experiment:", True)):
         lines = [
             f"- {text} ({'; '.join(d.text() for d in cells)})"

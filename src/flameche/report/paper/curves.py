@@ -35,7 +35,13 @@ def draw_curves(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     sheet = Sheet.of(entry, choice, stored)
     table = grid(sheet, "missing", ("ari", "accuracy"), sheet.settings[0] if sheet.settings else None)
     lead = sentences(
-        [sheet.scale(), LEADS["missing"], "The paper has the curves as a picture only.", *sheet.notes()]
+        [
+            sheet.scale(),
+            LEADS["missing"],
+            "The paper has the curves as a picture only.",
+            sheet.made(),
+            *sheet.notes(),
+        ]
     )
     return Drawn(
         entry.name,
@@ -96,7 +102,8 @@ def draw_dbi(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
             panels.append((f"{SETS[dataset].title} {setting}", points))
             for k, (clustered, played) in zip(KS, points, strict=True):
                 cells = [Cell(sheet.column(dataset)), Cell(setting), Cell(str(k), k)]
-                cells += [cell(clustered, dbi), cell(clustered, ari), cell(played, percent)]
+                for lines, pick in ((clustered, dbi), (clustered, ari), (played, percent)):
+                    cells.append(cell(lines, pick, single=sheet.single(dataset)))
                 rows.append(tuple(cells))
     table = Table(tuple(columns), tuple(rows))
     lead = (
@@ -105,7 +112,7 @@ def draw_dbi(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
         "The paper has this as a picture only."
     )
     known = [panel for panel in panels if any(clustered for clustered, _ in panel[1])]
-    told = sentences([sheet.scale(), lead, _agreement(known), *sheet.notes()])
+    told = sentences([sheet.scale(), lead, _agreement(known), sheet.made(), *sheet.notes()])
     figure = dbi_figure(known) if known else None
     return Drawn(entry.name, entry.title, told, [("", table)], table, figure, runs=sheet.counted)
 

@@ -36,7 +36,8 @@ def grid(
                 cells += [Cell(ABSENT)] * (2 * len(measures))
                 continue
             for measure in measures:
-                cells.append(cell(sheet.get(dataset, row, setting), MEASURES[measure][1]))
+                lines = sheet.get(dataset, row, setting)
+                cells.append(cell(lines, MEASURES[measure][1], single=sheet.single(dataset)))
                 cells.append(paper_cell(table, dataset, setting or "all", row, measure))
         rows.append(tuple(cells))
     return Table(tuple(columns), tuple(rows))
@@ -44,9 +45,10 @@ def grid(
 
 def in_full(sheet: Sheet, table: str, measures: Sequence[str], *, pooled: bool = False) -> Table:
     """All cells in one long table, for CSV; `table` is the paper's, empty for the one of the setting."""
+    counted = "runs" if pooled else "seeds"
     columns = (
         *(Column(key, key) for key in ("dataset", "setting", "method")),
-        Column("seeds", "seeds", numeric=True),
+        Column(counted, counted, numeric=True),
         *(
             Column(f"{key}{end}", f"{key}{end}", numeric=True, spread=True)
             for key in measures

@@ -7,7 +7,7 @@ from flameche.experiments.stored import Line, Stored
 from flameche.report.formats import ABSENT, Cell, Column, Table
 from flameche.report.paper import bound
 from flameche.report.paper.cells import MEASURES, NOT_RUN, Sheet, ari, cell, percent, rivals
-from flameche.report.paper.comparing import differences, read_remarks, remarks_on
+from flameche.report.paper.comparing import compare, read_remarks, remarks_on
 from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import in_full, paper_cell
 
@@ -27,14 +27,13 @@ def draw_setting(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     tables = [("", overview(sheet))]
     for dataset in (name for name in sheet.datasets if sheet.get(name)):
         tables.append((f"{sheet.column(dataset)}, beside the paper", beside(sheet, dataset)))
-    found = differences(sheet, ("ari", "accuracy"))
     return Drawn(
         entry.name,
         entry.title,
-        sentences([sheet.scale(), LEAD, sheet.sizes(False), *sheet.notes()]),
+        sentences([sheet.scale(), LEAD, sheet.sizes(False), sheet.made(), *sheet.notes()]),
         tables,
         in_full(sheet, "", ("ari", "accuracy")),
-        remarks=remarks_on(found, read_remarks(stored)),
+        remarks=remarks_on(compare(sheet, ("ari", "accuracy")), read_remarks(stored)),
         runs=sheet.counted,
     )
 
@@ -50,26 +49,23 @@ def draw_pooled(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     for row in sheet.rows:
         cells = [Cell(sheet.title(row))]
         for dataset in sheet.datasets:
-            ours = cell(lines := sheet.get(dataset, row), percent, bold=_best(sheet, dataset) == row)
+            lines, best = sheet.get(dataset, row), _best(sheet, dataset) == row
+            ours = cell(lines, percent, bold=best, single=sheet.single(dataset))
             lacking = sheet.lacking(dataset, row)
             partial = partial or bool(lacking)
-            cells.append(Cell(f"{ours.text} *", ours.value, ours.spread) if lines and lacking else ours)
+            partly = Cell(f"{ours.text} *", ours.value, ours.spread)
+            cells.append(partly if lines and lacking else ours)
             cells.append(paper_cell("accuracy", dataset, "all", row, "accuracy"))
         rows.append(tuple(cells))
-    partly = r"\*: not all settings were run, so that it is not to be compared." if partial else ""
+    missing = r"\*: not all settings were run, so that it is not to be compared." if partial else ""
     against = bound.beside_oracle(sheet)
-    found = [
-        one
-        for one in differences(sheet, ("accuracy",), pooled=True)
-        if not sheet.lacking(one.dataset, one.method)
-    ]
     return Drawn(
         entry.name,
         entry.title,
-        sentences([sheet.scale(), POOLED, sheet.sizes(True), partly, *sheet.notes()]),
+        sentences([sheet.scale(), POOLED, sheet.sizes(True), missing, sheet.made(), *sheet.notes()]),
         [("", Table(tuple(columns), tuple(rows))), *([(bound.TITLE, against)] if against else [])],
         in_full(sheet, "", ("accuracy",)),
-        remarks=remarks_on(found, read_remarks(stored)),
+        remarks=remarks_on(compare(sheet, ("accuracy",), pooled=True), read_remarks(stored)),
         runs=sheet.counted,
     )
 
@@ -85,7 +81,8 @@ def overview(sheet: Sheet) -> Table:
         cells = [Cell(sheet.title(row))]
         for dataset in sheet.datasets:
             lines = sheet.get(dataset, row)
-            cells += [cell(lines, ari), cell(lines, percent, bold=_best(sheet, dataset) == row)]
+            single, best = sheet.single(dataset), _best(sheet, dataset) == row
+            cells += [cell(lines, ari, single=single), cell(lines, percent, bold=best, single=single)]
         rows.append(tuple(cells))
     return Table(tuple(columns), tuple(rows))
 
@@ -107,7 +104,8 @@ def beside(sheet: Sheet, dataset: str) -> Table:
         lines = sheet.get(dataset, row)
         cells = [Cell(sheet.title(row)), Cell(str(len(lines)) if lines else NOT_RUN, len(lines))]
         for key in ("ari", "accuracy"):
-            cells += [cell(lines, MEASURES[key][1]), paper_cell(setting, dataset, setting, row, key)]
+            ours = cell(lines, MEASURES[key][1], single=True)  # the row has a column of seeds
+            cells += [ours, paper_cell(setting, dataset, setting, row, key)]
         cells += [_megabytes(lines, key) for key in ("bytes_up", "bytes_down")]
         rows.append(tuple(cells))
     columns = (Column("Method", "method"), Column("Seeds", "seeds", numeric=True), *pairs, *costs)

@@ -39,7 +39,7 @@ def draw_ranks(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     figure = None
     if ranking is not None:
         figure = rank_figure([sheet.title(row) for row in methods], methods, ranking)
-    told = sentences([lead, _verdict(sheet, methods, blocks, ranking), *sheet.notes()])
+    told = sentences([lead, _verdict(sheet, methods, blocks, ranking), sheet.made(), *sheet.notes()])
     return Drawn(entry.name, entry.title, told, [("", table)], table, figure, runs=sheet.counted)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flameche.errors import BadInput
-from flameche.experiments.paper import Choice, entry_named
-from flameche.experiments.paper.sets import SETS
+from flameche.experiments.paper import ENTRIES, Choice, entry_named
+from flameche.experiments.paper.sets import SETS, SETTINGS
 from flameche.experiments.stored import Line, Stored
-from flameche.report.paper.cells import NOT_RUN, Sheet, ari, mean, percent
+from flameche.report.agreement import RULE, counted
+from flameche.report.paper.cells import NOT_RUN, ONE_SEED, Sheet, ari, mean, percent
+from flameche.report.paper.comparing import compare
 from flameche.report.tables import seed_span
 
 SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE robust"}
@@ -19,15 +21,17 @@ SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE robust
 def methods_block(stored: Stored) -> str:
     """ARI and accuracy of every method, a row for each set and setting of which anything was run."""
     sheet = Sheet.of(entry_named("accuracy"), Choice(), stored)
-    lines = [
+    table = [
         "| | " + " | ".join(SHORT.get(row, sheet.title(row).split(" (")[0]) for row in sheet.rows) + " |",
         "|---" * (len(sheet.rows) + 1) + "|",
     ]
     run = [dataset for dataset in sheet.datasets if sheet.get(dataset)]
     for dataset in run:
         for setting in sheet.settings:
-            cells = [_cell(sheet.get(dataset, row, setting)) for row in sheet.rows]
-            lines.append(f"| {SETS[dataset].title} {setting} | " + " | ".join(cells) + " |")
+            found = [sheet.get(dataset, row, setting) for row in sheet.rows]
+            single = {len(lines) for lines in found if lines} == {1}
+            cells, one = [_cell(lines, single) for lines in found], ONE_SEED if single else ""
+            table.append(f"| {SETS[dataset].title} {setting}{one} | " + " | ".join(cells) + " |")
     spans: dict[str, list[str]] = {}  # how many seeds, of which sets
     for dataset in run:
         cells_of = [sheet.get(dataset, row, setting) for setting in sheet.settings for row in sheet.rows]
@@ -35,14 +39,24 @@ def methods_block(stored: Stored) -> str:
     told = ", ".join(f"{span} ({', '.join(names)})" for span, names in spans.items())
     without = [SETS[name].title for name in sheet.datasets if name not in run]
     told = f"Means over {told}." + (f" Not run: {', '.join(without)}." if without else "")
-    return "\n".join([*lines, "", told])
+    return "\n".join([*table, "", f"{told} {sheet.made()}"])
 
 
-def _cell(lines: list[Line]) -> str:
+def agreement_block(stored: Stored) -> str:
+    """Say how many cells of the main tables agree with the paper."""
+    sheets = [Sheet.of(ENTRIES[name], Choice(), stored) for name in SETTINGS]
+    cells = [cell for sheet in sheets for cell in compare(sheet, ("ari", "accuracy"))]
+    states = counted(cell.verdict for cell in cells)
+    return f"ARI and accuracy under csl, fds and csf, beside the paper: {states}. {RULE}"
+
+
+def _cell(lines: list[Line], single: bool) -> str:
+    """ARI and accuracy; single: the row says already that there is one seed."""
     accuracy, score = mean(lines, percent), mean(lines, ari)
     if accuracy is None:
         return NOT_RUN
-    return f"{'–' if score is None else f'{round(score, 2) + 0.0:.2f}'} · {accuracy:.1f}"
+    one = ONE_SEED if len(lines) == 1 and not single else ""
+    return f"{'–' if score is None else f'{round(score, 2) + 0.0:.2f}'} · {accuracy:.1f}{one}"
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:
