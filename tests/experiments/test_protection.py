@@ -6,8 +6,9 @@ from flameche.crypto.registry import SCHEMES
 from flameche.errors import ConfigError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
-from flameche.experiments.protection import deferred_notes, packages, protection, protection_notes
+from flameche.experiments.protection import deferred_notes, leak_notes, packages, protection, protection_notes
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.experiments.select import select_experiment
 from flameche.protocol.ledger import Ledger
 
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
@@ -83,6 +84,76 @@ def test_sums_held_back_are_counted_and_told_and_counted_on_after_a_kill(method,
         run_experiment(experiment, 0, tmp_path / "stopped", on_round=stop)
     again, _ = run_experiment(experiment, 0, tmp_path / "stopped")
     assert again["deferred"] == whole["deferred"] and again["notes"] == whole["notes"]
+
+
+def large(method="flameche", participation=0.2, options=None, **scheme):
+    return described(method, participation, clients=100, options=options, **scheme)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({}, "secagg", "robust mode under secagg opens sums over a different set of the same clients'"),
+        ({}, "secagg", "the server can solve them for single clients' metadata after about 25 rounds"),
+        ({"mode": "paper", "m_step": "participants"}, "secagg", 'method.m_step = "participants" opens'),
+        ({"m_step": "decayed"}, "secagg", "robust mode under secagg opens"),
+        ({"m_step": "participants"}, "ckks", "whoever has the clients' key can solve them for single"),
+        ({"clusters": "auto"}, "bfv", "choosing K opens sums over many different sets of the same clients'"),
+        ({"clusters": "auto"}, "secagg", "metadata after about clients / clusters rounds"),
+        ({"mode": "paper", "hide_assignments": True}, "bfv", "can solve them for some clients' metadata"),
+    ],
+)
+def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
+    updates = "ckks" if "hide_assignments" in options else "clear"
+    notes = leak_notes(large(options=options, kind=kind, updates=updates))
+    assert any(said in note for note in notes) and all("SECURITY.md" in note for note in notes)
+
+
+def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
+    (note,) = leak_notes(large("flameche-soft", options={"clusters": "auto"}, kind="secagg"))
+    assert note.startswith("choosing K opens sums") and "the server can solve them" in note
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        lambda: large(),
+        lambda: large(kind="bfv"),
+        lambda: large(participation=1.0, kind="secagg"),
+        lambda: large(options={"mode": "paper"}, kind="secagg"),
+        lambda: large(options={"m_step": "participants"}),
+        lambda: large("fedavg", kind="secagg"),
+    ],
+)
+def test_a_setting_of_which_nothing_is_known_has_no_such_note(experiment):
+    assert leak_notes(experiment()) == []
+
+
+def test_without_a_guard_a_scheme_says_that_single_clients_can_be_read():
+    (note,) = leak_notes(described(kind="bfv", min_cluster=1))
+    assert note.startswith("scheme.min_cluster = 1 guards nothing: whoever has the clients' key can read")
+
+
+@pytest.mark.parametrize(
+    ("clients", "clusters", "few"), [(12, 1, True), (24, 2, True), (25, 2, False), (40, 6, True)]
+)
+def test_few_clients_under_a_guard_are_warned_of_random_clusters(clients, clusters, few):
+    experiment = described(clients=clients, options={"clusters": clusters}, kind="bfv")
+    notes = [note for note in leak_notes(experiment) if "the clusters may be random" in note]
+    assert bool(notes) == few
+    assert all(f"{clients} clients are few" in n and "scheme.min_cluster=1" in n for n in notes)
+    assert leak_notes(described(clients=clients, options={"clusters": clusters})) == []  # in the clear
+
+
+def test_what_can_be_solved_is_in_the_summaries_of_runs_clusterings_and_choices(tmp_path):
+    experiment = described(participation=0.5, kind="secagg")
+    run, _ = run_experiment(experiment, 0, tmp_path)
+    for summary in (run, cluster_experiment(experiment, 0)):
+        assert sum("solve them for single clients' metadata" in note for note in summary["notes"]) == 1
+        assert any("the clusters may be random" in note for note in summary["notes"])
+    chosen = select_experiment(experiment, 0, 2)
+    (note,) = chosen["notes"]  # what it says of the run's rounds is not true of choosing
+    assert note.startswith("choosing K opens sums over many different sets")
 
 
 def test_the_remedy_that_a_note_names_is_one():

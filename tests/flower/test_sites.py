@@ -14,13 +14,16 @@ from flameche.errors import BadInput, DataError, StoreError
 from flameche.experiments.config import load_experiment
 from flameche.flower.live import Live
 from flameche.flower.local import digits_app, make_keys, start_node
-from flameche.flower.outcome import models_table
+from flameche.flower.outcome import models_table, summarise
 from flameche.flower.settings import Own, Serving
 from flameche.flower.strategy import Flameche
 from flameche.flower.template import write_app
 from flameche.flower.work import keep_model, load
 from flameche.network.parcel import Lost, Parcel
+from flameche.network.standing import Standing
+from flameche.protocol.ledger import Ledger
 from tests.flower.test_transport import _as_in_a_run, exchange  # noqa: F401
+from tests.network.local import experiment
 
 
 def shared(load=""):
@@ -122,3 +125,16 @@ def test_an_app_for_a_scheme_that_there_is_not_is_not_written(tmp_path):
 
 def test_a_round_has_at_least_one_node():
     assert Serving.read({"least-nodes": 0}).least_nodes == 1
+
+
+def test_the_summary_of_a_network_run_says_what_its_sums_give_away():
+    own = experiment(scheme={"kind": "secagg"})
+    standing, ledger = Standing.empty(6), Ledger(6)
+    standing.notes = ["what nodes said"]
+    played = SimpleNamespace(
+        standing=standing, ledger=ledger, records=[], wall_s=1.0, relay=SimpleNamespace(models={})
+    )
+    notes = summarise(own, 0, True, played)["notes"]
+    assert "what nodes said" in notes
+    assert any("the server can solve them for single clients' metadata" in note for note in notes)
+    assert any("6 clients are few for scheme.min_cluster = 3" in note for note in notes)

@@ -13,7 +13,7 @@ from flameche.data import Federation, build_federation, load_dataset, load_npz
 from flameche.experiments.drifts import DataDrift
 from flameche.experiments.extraction import Extraction, Progress, shared_model
 from flameche.experiments.keys import key_notes, make_scheme_for
-from flameche.experiments.protection import protection_notes
+from flameche.experiments.protection import leak_notes, protection_notes
 from flameche.experiments.schema import Experiment
 from flameche.experiments.timeline import scheduled
 from flameche.metadata.extractors import ClientSamples, Metadata
@@ -78,6 +78,7 @@ def build_method(
     """Build the method that acts in a world; also how K was chosen, where it was chosen here."""
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     most, selection = options.pop("most_clusters", 0), None
+    world.notes.extend(leak_notes(experiment))
     if options.get("clusters") == "auto":
         if clusters is None:
             selection = select_clusters(world, most, progress=_choosing(progress))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from flameche.crypto.registry import SCHEMES
+from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
 from flameche.protocol.ledger import Ledger
+
+FEW_CLIENTS, FEW_EACH = 24, 8  # up to so many clients, or fewer a cluster, guarded clusters may be random
 
 
 def has_metadata(experiment: Experiment) -> bool:
@@ -38,6 +41,74 @@ def protection_notes(experiment: Experiment) -> list[str]:
         f'scheme.kind = "{how.kind}" seals metadata, of which {experiment.method.kind} has none; '
         f"its updates went {went}"
     ]
+
+
+def leak_notes(experiment: Experiment) -> list[str]:
+    """Say what can be solved from the sums of this setting, and where its clusters may be random.
+
+    Only settings in which single clients are known to be solved have a note (SECURITY.md).
+    """
+    if experiment.scheme.kind == "plain" or not has_metadata(experiment):
+        return []
+    notes = choosing_notes(experiment) if getattr(experiment.method, "clusters", None) == "auto" else []
+    if isinstance(experiment.method, FlamecheConfig):
+        notes += _solvable(experiment, experiment.method) + _random_clusters(experiment, experiment.method)
+    return notes
+
+
+def choosing_notes(experiment: Experiment) -> list[str]:
+    """Say what choosing K gives away, under a scheme that protects metadata."""
+    if experiment.scheme.kind == "plain" or not has_metadata(experiment):
+        return []
+    return [
+        "choosing K opens sums over many different sets of the same clients' metadata: "
+        f"{_opener(experiment)} can solve them for single clients' metadata, whatever scheme.min_cluster is "
+        "(SECURITY.md)"
+    ]
+
+
+def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+    """Say which of the method's own sums can be solved, and by whom."""
+    kind, clients, who = experiment.scheme.kind, experiment.data.clients, _opener(experiment)
+    if experiment.scheme.least == 1:
+        return [
+            f"scheme.min_cluster = 1 guards nothing: {who} can read single clients' metadata (SECURITY.md)"
+        ]
+    if experiment.participants == clients and not experiment.events:
+        return []  # the same clients are summed in every round
+    masked = kind == "secagg" and method.mode == "robust"
+    if masked or method.m_step != "seen":
+        what = "robust mode under secagg" if masked else f'method.m_step = "{method.m_step}"'
+        rounds = "clients / clusters" if method.clusters == "auto" else f"{-(-clients // method.clusters)}"
+        return [
+            f"{what} opens sums over a different set of the same clients' metadata every round: {who} can "
+            f"solve them for single clients' metadata after about {rounds} rounds, later where the guard "
+            "defers sums, whatever scheme.min_cluster is (SECURITY.md)"
+        ]
+    if method.hide_assignments:
+        return [
+            "with method.hide_assignments the sums of different rounds are not compared: "
+            f"{who} can solve them for some clients' metadata (SECURITY.md)"
+        ]
+    return []
+
+
+def _random_clusters(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+    """Warn where there are too few clients to cluster well by sums over several of them."""
+    least, clients, k = experiment.scheme.least, experiment.data.clients, method.clusters
+    few = clients <= FEW_CLIENTS or (k != "auto" and clients < FEW_EACH * k)
+    if least == 1 or not few:
+        return []
+    return [
+        f"{clients} clients are few for scheme.min_cluster = {least}: the clusters may be random. More "
+        "clients would help, or, where all parties agree, scheme.min_cluster=1, with which single clients' "
+        "metadata are opened (README.md, SECURITY.md)"
+    ]
+
+
+def _opener(experiment: Experiment) -> str:
+    """Name who sees opened sums."""
+    return "the server" if experiment.scheme.kind == "secagg" else "whoever has the clients' key"
 
 
 def deferred(ledger: Ledger) -> dict[str, int]:

@@ -11,6 +11,7 @@ from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
+from flameche.experiments.protection import choosing_notes
 from flameche.experiments.store import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
@@ -33,6 +34,7 @@ def select_experiment(
     federation, world = build_world(
         experiment, seed, device=device, training=False, metadata=metadata, progress=progress
     )
+    world.notes.extend(choosing_notes(experiment))
     with bound_advice(experiment.scheme):
         selection = select_clusters(
             world, most, progress=progress and (lambda done, of: progress("choosing K", done, of))

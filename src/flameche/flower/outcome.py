@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.experiments.config import Experiment
-from flameche.experiments.protection import protection
+from flameche.experiments.protection import leak_notes, protection
 from flameche.experiments.run import spent
 from flameche.methods import METHODS
 from flameche.network.coordinator import Coordinator
@@ -19,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 def summarise(experiment: Experiment, seed: int, own_data: bool, played: Coordinator) -> dict[str, Any]:
     """Put a finished federation into one flat record, with the simulator's keys."""
     standing, ledger, records = played.standing, played.ledger, played.records
-    outcome, notes = standing.outcome, list(standing.notes)
+    outcome, notes = standing.outcome, [*leak_notes(experiment), *standing.notes]
     known = _trained(played)
     if untrained := [k for k, name in enumerate(standing.names) if name not in known]:
         notes.append(
