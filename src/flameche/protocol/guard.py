@@ -6,6 +6,9 @@ union of clusters released before by fewer than `least` clients: sums can be add
 from A to B, and a fourth that is new in B, would otherwise show the fourth. What is not released is deferred:
 the centroid stays as it is until enough have moved.
 
+Sums are compared two by two. Many of them together may still be solved for single clients, which this guard
+does not see (SECURITY.md; tests/protocol/test_attacks.py).
+
 A client whose data drifted sends another term: two sums over the same clients then differ by its change. So
 terms have versions, and a client counts as a difference where it is in one union and not in the other, or in
 both with different terms; however it differs, it is one client.
