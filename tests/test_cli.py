@@ -5,8 +5,10 @@ import sys
 import numpy as np
 import pytest
 import typer
+from rich.text import Text
 from typer.main import get_command
 
+import flameche
 from flameche import cli
 from flameche.answering import answer
 from flameche.errors import BadInput, SealError
@@ -256,6 +258,46 @@ def test_importing_flameche_brings_neither_torch_nor_any_optional_package():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_an_experiment_may_be_given_by_its_path_as_text(experiment):
+    described = flameche.load_experiment(str(experiment))
+    assert described == flameche.load_experiment(experiment)
+    found = [
+        flameche.cluster(way, device="cpu")["assignment"] for way in (described, experiment, str(experiment))
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_dir_lists_the_functions_of_the_package():
+    assert set(flameche.__all__) <= set(dir(flameche)) and "__version__" in dir(flameche)
+
+
+def test_the_version_is_printed(call):
+    assert call("--version") == (0, f"flameche {flameche.__version__}\n", "")
+
+
+def texts_of(command):
+    """The help of a command, its options and its own commands."""
+    yield from (text for text in (command.help, *(getattr(p, "help", None) for p in command.params)) if text)
+    for below in getattr(command, "commands", {}).values():
+        yield from texts_of(below)
+
+
+def test_no_help_loses_its_brackets(call):
+    texts = list(texts_of(get_command(cli.app)))
+    assert len(texts) > 60
+    for text in texts:
+        assert Text.from_markup(text).plain == text.replace("\\[", "[")
+    said = " ".join(call("assign", "--help")[1].replace("│", "").split())
+    assert "x [n H W], [n Ch H W] or [n H W Ch]; y [n]." in said
+
+
+def test_a_folder_with_brackets_in_its_name_is_printed_whole(call, experiment):
+    for _ in range(2):
+        code, _, err = call("run", experiment, "--device", "cpu", "--out", "runs [old]")
+        assert code == 0 and "Runs: runs [old]/small/" in err
+    assert "read from runs [old]/small/" in err
 
 
 def test_a_run_in_the_clear_needs_no_cryptographic_package(experiment):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flameche import __version__
 from flameche.answering import answer
 from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
@@ -58,9 +59,20 @@ LETTERS = (
 )
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        print(f"flameche {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Clustered federated learning in which the server only adds."""
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-log = Console(stderr=True, highlight=False)
+# Paths, names and messages may hold [brackets], which rich would take for markup.
+out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+log = Console(stderr=True, highlight=False, markup=False)
 
 
 def scores(record: dict[str, Any]) -> str:
@@ -24,7 +25,7 @@ def scores(record: dict[str, Any]) -> str:
 def progress_bar() -> Progress:
     """Make a progress display on stderr that stays quiet when nobody watches."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
