@@ -238,6 +238,16 @@ def test_a_run_that_was_finished_earlier_says_so(call, experiment):
     assert code == 0 and "finished earlier" in err and "FLAMECHE" in out
 
 
+def test_no_table_compares_clusters_with_groups_that_there_are_not(call, experiment):
+    words = ("--set", "data.heterogeneity=none", "--device", "cpu")
+    assert "ARI" in call("cluster", experiment, "--device", "cpu")[1]
+    for command in ("cluster", "run"):
+        code, out, _ = call(command, experiment, *words)
+        assert code == 0 and "DBI" in out and "ARI" not in out and "final" not in out
+    code, out, _ = call("select-k", experiment, *words, "--set", "data.clients=12", "--k", "1..3")
+    assert code == 0 and {line.split()[-1] for line in out.splitlines()[2:5]} == {"–"}
+
+
 def test_clustering_needs_a_method_that_clusters(call, experiment):
     refused(call("cluster", experiment, "--set", "method.kind=fedavg"), "nothing to do without training")
 

@@ -70,7 +70,7 @@ def print_selections(found: list[dict[str, Any]], least: int, as_json: bool) -> 
                 "DBI": number(row["dbi"]),
                 "CH": number(row["ch"], ".1f"),
                 "silhouette": number(row["silhouette"]),
-                "ARI (truth)": number(row["ari"] if each["groups"] > 1 else None),
+                "ARI (truth)": number(row["ari"]),
             }
             for row in each["candidates"]
             if row["k"] >= least or row["k"] == each["k"]

@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,6 +185,9 @@ def _read(folder: Path) -> Run:
     clients = None
     if (folder / "clients.parquet").is_file():
         clients = _clients(folder / "clients.parquet")
+        if clients["group"].nunique() < 2 and not config.get("events"):  # earlier versions stored an ARI here
+            summary = replace(summary, ari=NAN, ari_final=NAN)
+            rounds = tuple(replace(each, ari=NAN) for each in rounds)
     else:
         missing.append("clients.parquet")
     note = f"without {', '.join(missing)}" if missing else ""
