@@ -238,6 +238,28 @@ def test_a_run_that_was_finished_earlier_says_so(call, experiment):
     assert code == 0 and "finished earlier" in err and "FLAMECHE" in out
 
 
+def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call, experiment):
+    words = ("--set", "model.kind=tests.nets:Rooted", "--device", "cpu")
+    said = "metadata of clients 0, 1, 2, 3, 4 and 3 more hold NaN or infinity", "model.kind"
+    for command, *more in (("cluster",), ("run",), ("select-k", "--set", "data.clients=12")):
+        code, out, err = call(command, experiment, *words, *more)
+        assert code == 2 and out == "" and err.count("\n") == 1
+        assert said[0].replace("3 more", "7 more" if more else "3 more") in err and said[1] in err
+
+
+def test_a_run_that_diverged_says_so_in_its_table_and_its_report(call, experiment, tmp_path):
+    how = ("--device", "cpu", "--set", "training.optimiser=sgd", "--set", "training.lr=1e30")
+    code, out, err = call("run", experiment, *how)
+    assert code == 0 and out.splitlines()[-1].split()[-4] == "diverged"
+    assert "training diverged" in err and "lower training.lr" in err
+    summary = json.loads(call("run", experiment, *how, "--json")[1])
+    assert summary["diverged"]
+    assert call("report", "runs", "--out", "page")[0] == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "<td class=num>diverged</td>" in page and "lower training.lr and run it again" in page
+    assert f"{100 * summary['accuracy']:.2f}" not in (tmp_path / "page" / "tables" / "summary.md").read_text()
+
+
 def test_no_table_compares_clusters_with_groups_that_there_are_not(call, experiment):
     words = ("--set", "data.heterogeneity=none", "--device", "cpu")
     assert "ARI" in call("cluster", experiment, "--device", "cpu")[1]

@@ -50,7 +50,7 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
             "final": number(s["ari_final"]),
             "DBI": number(s["dbi"]),
             "CH": number(s["ch"], ".1f"),
-            "acc %": number(s["accuracy"] and 100 * s["accuracy"]),
+            "acc %": "diverged" if s.get("diverged") else number(s["accuracy"] and 100 * s["accuracy"]),
             "MB up": number(s["bytes_up"] / 1e6),
             "down": number(s["bytes_down"] / 1e6),
             "s": number(s["wall_s"], ".1f"),

@@ -22,7 +22,7 @@ from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
-from flameche.methods.base import Method, World
+from flameche.methods.base import DIVERGED, Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
@@ -134,6 +134,7 @@ def record_of(
         "dbi": result.outcome.dbi,
         "ch": result.outcome.ch,
         "k": method.clusters,
+        "diverged": DIVERGED in world.notes,
         "assignment": method.assignment.tolist(),
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "wall_s": result.wall_s,

@@ -61,6 +61,7 @@ class Summary:
     rounds: int
     accuracy: float
     accuracy_per_round: tuple[float, ...]
+    diverged: bool  # then the accuracy is NaN, since that of broken models says nothing
     ari: float
     ari_final: float
     dbi: float
@@ -257,7 +258,8 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
         scheme=str(values.get("scheme") or "plain"),
         seed=_whole(values, "seed", name),
         rounds=_whole(values, "rounds", name),
-        accuracy=_number(values, "accuracy", name),
+        accuracy=NAN if values.get("diverged") else _number(values, "accuracy", name),
+        diverged=bool(values.get("diverged")),
         accuracy_per_round=tuple(
             _number({"accuracy_per_round": x}, "accuracy_per_round", name) for x in per_round
         ),
