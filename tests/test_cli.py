@@ -238,6 +238,20 @@ def test_a_run_that_was_finished_earlier_says_so(call, experiment):
     assert code == 0 and "finished earlier" in err and "FLAMECHE" in out
 
 
+def test_a_run_of_other_sources_is_told_and_run_again_with_fresh(call, experiment, tmp_path):
+    first = json.loads(call("run", experiment, "--device", "cpu", "--json")[1])
+    (file,) = (tmp_path / "runs").rglob("summary.json")
+    file.write_text(json.dumps({**first, "sources": {"flameche": "other"}, "accuracy": 0.4321}))
+    said = "this run was made by other sources of flameche; --fresh runs it again"
+    for form in ((), ("--json",)):
+        code, out, err = call("run", experiment, "--device", "cpu", *form)
+        assert code == 0 and ("43.21" in out or "0.4321" in out) and err.count(said) == 1
+    code, out, err = call("run", experiment, "--device", "cpu", "--json", "--fresh")
+    assert code == 0 and said not in err and json.loads(out)["accuracy"] == first["accuracy"]
+    assert call("cluster", experiment, "--fresh")[0] == 0
+    assert call("select-k", experiment, "--set", "data.clients=12", "--k", "1..3", "--fresh")[0] == 0
+
+
 def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call, experiment):
     words = ("--set", "model.kind=tests.nets:Rooted", "--device", "cpu")
     said = "metadata of clients 0, 1, 2, 3, 4 and 3 more hold NaN or infinity", "model.kind"

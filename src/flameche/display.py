@@ -38,6 +38,7 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
     """Print one row per run; what all rows share goes above."""
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
+        print_notes(summaries)
         return
     rows = [
         {
@@ -63,6 +64,11 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
     if about:
         out_console.print(f"{about} · {summaries[0]['rounds']} rounds", style="bold")
     print_rows([{key: row[key] for key in kept} for row in rows], as_json=False)
+    print_notes(summaries)
+
+
+def print_notes(summaries: list[dict[str, Any]]) -> None:
+    """Print what a reader of the results should know."""
     for note in sorted({note for s in summaries for note in s.get("notes", [])}):
         log.print(f"note: {note}", soft_wrap=True)
 
