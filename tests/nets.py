@@ -11,6 +11,18 @@ def normed(shape, classes):
     )
 
 
+class Rooted(nn.Module):
+    """Takes roots of pixels, which are NaN where they are dark."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body = nn.Linear(shape[0] * shape[1] * shape[2], 32)
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1).sqrt()))
+
+
 class Branching(nn.Module):
     """Goes one way or the other, as its input says."""
 

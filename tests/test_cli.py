@@ -5,8 +5,10 @@ import sys
 import numpy as np
 import pytest
 import typer
+from rich.text import Text
 from typer.main import get_command
 
+import flameche
 from flameche import cli
 from flameche.answering import answer
 from flameche.errors import BadInput, SealError
@@ -236,6 +238,52 @@ def test_a_run_that_was_finished_earlier_says_so(call, experiment):
     assert code == 0 and "finished earlier" in err and "FLAMECHE" in out
 
 
+def test_a_run_of_other_sources_is_told_and_run_again_with_fresh(call, experiment, tmp_path):
+    first = json.loads(call("run", experiment, "--device", "cpu", "--json")[1])
+    (file,) = (tmp_path / "runs").rglob("summary.json")
+    file.write_text(json.dumps({**first, "sources": {"flameche": "other"}, "accuracy": 0.4321}))
+    said = "this run was made by other sources of flameche; --fresh runs it again"
+    for form in ((), ("--json",)):
+        code, out, err = call("run", experiment, "--device", "cpu", *form)
+        assert code == 0 and ("43.21" in out or "0.4321" in out) and err.count(said) == 1
+    code, out, err = call("run", experiment, "--device", "cpu", "--json", "--fresh")
+    assert code == 0 and said not in err and json.loads(out)["accuracy"] == first["accuracy"]
+    assert call("cluster", experiment, "--fresh")[0] == 0
+    assert call("select-k", experiment, "--set", "data.clients=12", "--k", "1..3", "--fresh")[0] == 0
+
+
+def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call, experiment):
+    words = ("--set", "model.kind=tests.nets:Rooted", "--device", "cpu")
+    said = "metadata of clients 0, 1, 2, 3, 4 and 3 more hold NaN or infinity", "model.kind"
+    for command, *more in (("cluster",), ("run",), ("select-k", "--set", "data.clients=12")):
+        code, out, err = call(command, experiment, *words, *more)
+        assert code == 2 and out == "" and err.count("\n") == 1
+        assert said[0].replace("3 more", "7 more" if more else "3 more") in err and said[1] in err
+
+
+def test_a_run_that_diverged_says_so_in_its_table_and_its_report(call, experiment, tmp_path):
+    how = ("--device", "cpu", "--set", "training.optimiser=sgd", "--set", "training.lr=1e30")
+    code, out, err = call("run", experiment, *how)
+    assert code == 0 and out.splitlines()[-1].split()[-4] == "diverged"
+    assert "training diverged" in err and "lower training.lr" in err
+    summary = json.loads(call("run", experiment, *how, "--json")[1])
+    assert summary["diverged"]
+    assert call("report", "runs", "--out", "page")[0] == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "<td class=num>diverged</td>" in page and "lower training.lr and run it again" in page
+    assert f"{100 * summary['accuracy']:.2f}" not in (tmp_path / "page" / "tables" / "summary.md").read_text()
+
+
+def test_no_table_compares_clusters_with_groups_that_there_are_not(call, experiment):
+    words = ("--set", "data.heterogeneity=none", "--device", "cpu")
+    assert "ARI" in call("cluster", experiment, "--device", "cpu")[1]
+    for command in ("cluster", "run"):
+        code, out, _ = call(command, experiment, *words)
+        assert code == 0 and "DBI" in out and "ARI" not in out and "final" not in out
+    code, out, _ = call("select-k", experiment, *words, "--set", "data.clients=12", "--k", "1..3")
+    assert code == 0 and {line.split()[-1] for line in out.splitlines()[2:5]} == {"–"}
+
+
 def test_clustering_needs_a_method_that_clusters(call, experiment):
     refused(call("cluster", experiment, "--set", "method.kind=fedavg"), "nothing to do without training")
 
@@ -256,6 +304,46 @@ def test_importing_flameche_brings_neither_torch_nor_any_optional_package():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_an_experiment_may_be_given_by_its_path_as_text(experiment):
+    described = flameche.load_experiment(str(experiment))
+    assert described == flameche.load_experiment(experiment)
+    found = [
+        flameche.cluster(way, device="cpu")["assignment"] for way in (described, experiment, str(experiment))
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_dir_lists_the_functions_of_the_package():
+    assert set(flameche.__all__) <= set(dir(flameche)) and "__version__" in dir(flameche)
+
+
+def test_the_version_is_printed(call):
+    assert call("--version") == (0, f"flameche {flameche.__version__}\n", "")
+
+
+def texts_of(command):
+    """The help of a command, its options and its own commands."""
+    yield from (text for text in (command.help, *(getattr(p, "help", None) for p in command.params)) if text)
+    for below in getattr(command, "commands", {}).values():
+        yield from texts_of(below)
+
+
+def test_no_help_loses_its_brackets(call):
+    texts = list(texts_of(get_command(cli.app)))
+    assert len(texts) > 60
+    for text in texts:
+        assert Text.from_markup(text).plain == text.replace("\\[", "[")
+    said = " ".join(call("assign", "--help")[1].replace("│", "").split())
+    assert "x [n H W], [n Ch H W] or [n H W Ch]; y [n]." in said
+
+
+def test_a_folder_with_brackets_in_its_name_is_printed_whole(call, experiment):
+    for _ in range(2):
+        code, _, err = call("run", experiment, "--device", "cpu", "--out", "runs [old]")
+        assert code == 0 and "Runs: runs [old]/small/" in err
+    assert "read from runs [old]/small/" in err
 
 
 def test_a_run_in_the_clear_needs_no_cryptographic_package(experiment):

@@ -43,3 +43,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'flameche' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the functions too, which are imported when they are first asked for."""
+    return sorted({*globals(), *__all__})

@@ -19,16 +19,25 @@ def experiment(name: str = "experiment", **tables: Any) -> Experiment:
     return parse_experiment({"name": name, **tables}, source="experiment")
 
 
-def cluster(experiment: Experiment, seed: int = 0, device: str = "auto") -> dict[str, Any]:
-    """Cluster an experiment's clients by their metadata, without training; return the summary."""
-    return cluster_experiment(experiment, seed, device=choose_device(device))
+def cluster(experiment: str | Path | Experiment, seed: int = 0, device: str = "auto") -> dict[str, Any]:
+    """Cluster an experiment's clients by their metadata, without training; return the summary.
+
+    experiment: what `experiment` or `load_experiment` gave, or the path of a TOML file.
+    """
+    return cluster_experiment(_described(experiment), seed, device=choose_device(device))
 
 
 def run(
-    experiment: Experiment, seed: int = 0, out: str | Path = "runs", device: str = "auto"
+    experiment: str | Path | Experiment,
+    seed: int = 0,
+    out: str | Path = "runs",
+    device: str = "auto",
 ) -> dict[str, Any]:
-    """Run an experiment to its end, from its last checkpoint if it has one; return the summary."""
-    summary, _ = run_experiment(experiment, seed, Path(out), device=choose_device(device))
+    """Run an experiment to its end, from its last checkpoint if it has one; return the summary.
+
+    experiment: what `experiment` or `load_experiment` gave, or the path of a TOML file.
+    """
+    summary, _ = run_experiment(_described(experiment), seed, Path(out), device=choose_device(device))
     return summary
 
 
@@ -56,3 +65,7 @@ def write_report(runs: str | Path | None, out: str | Path, results: str | Path |
     return write_report_to(
         None if runs is None else Path(runs), Path(out), None if results is None else Path(results)
     )
+
+
+def _described(experiment: str | Path | Experiment) -> Experiment:
+    return experiment if isinstance(experiment, Experiment) else load_experiment(experiment)

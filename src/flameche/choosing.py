@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from flameche.display import log, number, out_console, print_json, print_rows, progress_bar
-from flameche.options import DeviceOption, ExperimentFile, JsonOption, Overrides, SeedOption
+from flameche.options import (
+    AlwaysFreshOption,
+    DeviceOption,
+    ExperimentFile,
+    JsonOption,
+    Overrides,
+    SeedOption,
+)
 
 
 def select_k(
@@ -18,6 +25,7 @@ def select_k(
     seed: SeedOption = None,
     device: DeviceOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where the picture goes.")] = None,
+    fresh: AlwaysFreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the number of clusters from sums of metadata, before any training; 1 if there are no groups.
@@ -70,7 +78,7 @@ def print_selections(found: list[dict[str, Any]], least: int, as_json: bool) -> 
                 "DBI": number(row["dbi"]),
                 "CH": number(row["ch"], ".1f"),
                 "silhouette": number(row["silhouette"]),
-                "ARI (truth)": number(row["ari"] if each["groups"] > 1 else None),
+                "ARI (truth)": number(row["ari"]),
             }
             for row in each["candidates"]
             if row["k"] >= least or row["k"] == each["k"]

@@ -20,13 +20,16 @@ from flameche.display import log, out_console, print_json, print_rows, print_run
 from flameche.joining import assign
 from flameche.keys import app as keys_app
 from flameche.options import (
+    AlwaysFreshOption,
     DeviceOption,
     ExperimentFile,
+    FreshOption,
     JsonOption,
     Overrides,
     RunsOption,
     SeedOption,
     TrainerOption,
+    VersionOption,
 )
 from flameche.reproducing import Spaced, reproduce
 
@@ -52,6 +55,10 @@ def usable_schemes(needs: str, family: str) -> str:
     return "all" if family == "metadata" else "plain; updates: secagg, ckks"
 
 
+CONTINUES = {
+    False: "the same command continues from the last checkpoint",
+    True: "the same command without --fresh continues from the last checkpoint",
+}
 LETTERS = (
     "Work and bytes beyond FedAvg's, over a run; R rounds, N clients, n participants a round, K clusters, "
     "S restarts, M numbers in a model, d in a client's metadata."
@@ -61,6 +68,7 @@ LETTERS = (
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: VersionOption = False,
 ) -> None:
     """Clustered federated learning in which the server only adds."""
 
@@ -83,7 +91,8 @@ def demo(
             "FLAMECHE must find the groups from sums alone; FedAvg ignores them; Oracle is told them.",
             soft_wrap=True,
         )
-    summaries = _run_all([(experiment, seed) for experiment in experiments], out, device, fresh=True)
+    jobs = [(experiment, seed) for experiment in experiments]
+    summaries = _run_all(jobs, out, device, fresh=True, stopped="the same command begins again")
     page = write_report(out / "demo", out / "demo")
     print_runs(summaries, as_json)
     if not as_json:
@@ -98,6 +107,7 @@ def run(
     device: DeviceOption = "auto",
     trainer: TrainerOption = "",
     out: RunsOption = Path("runs"),
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run an experiment: every seed that is not finished yet, from its last checkpoint."""
@@ -106,7 +116,7 @@ def run(
     changes = [*(overrides or []), *([f"training.trainer={trainer}"] if trainer else [])]
     described = load_experiment(experiment, changes)
     seeds = described.seeds if seed is None else (seed,)
-    print_runs(_run_all([(described, s) for s in seeds], out, device), as_json)
+    print_runs(_run_all([(described, s) for s in seeds], out, device, fresh=fresh), as_json)
     if not as_json:
         log.print(
             f"Runs: {out / described.name / config_hash(described)}; `flameche report {out}` draws them.",
@@ -120,6 +130,7 @@ def cluster(
     overrides: Overrides = None,
     seed: SeedOption = None,
     device: DeviceOption = "auto",
+    fresh: AlwaysFreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Metadata and clustering only: the same rounds, without training a model."""
@@ -254,15 +265,18 @@ def datasets(as_json: JsonOption = False) -> None:
 
 
 def _run_all(
-    jobs: Sequence[tuple[Any, int]], out: Path, device: str, fresh: bool = False
+    jobs: Sequence[tuple[Any, int]], out: Path, device: str, fresh: bool = False, stopped: str = ""
 ) -> list[dict[str, Any]]:
-    """Run experiments one after another, with a bar each; `fresh` forgets finished ones."""
+    """Run experiments one after another, with a bar each; `fresh` uses nothing that is stored of them.
+
+    stopped: what to do after Ctrl-C, where it is not the usual.
+    """
     from flameche.experiments.run import run_experiment
     from flameche.training.device import choose_device
 
     where = choose_device(device)
     summaries = []
-    with progress_bar() as bar, _stoppable():
+    with progress_bar() as bar, _stoppable(stopped or CONTINUES[fresh]):
         for experiment, seed in jobs:
             label = f"{experiment.name} · {experiment.method.kind} · seed {seed}"
             task = bar.add_task(label, total=experiment.rounds)
@@ -288,12 +302,12 @@ def _run_all(
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(advice: str) -> Iterator[None]:
     """Answer Ctrl-C with one line: what was played is kept."""
     try:
         yield
     except KeyboardInterrupt:
-        print("flameche: stopped; the same command continues from the last checkpoint", file=sys.stderr)
+        print(f"flameche: stopped; {advice}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-log = Console(stderr=True, highlight=False)
+# Paths, names and messages may hold [brackets], which rich would take for markup.
+out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+log = Console(stderr=True, highlight=False, markup=False)
 
 
 def scores(record: dict[str, Any]) -> str:
@@ -24,7 +25,7 @@ def scores(record: dict[str, Any]) -> str:
 def progress_bar() -> Progress:
     """Make a progress display on stderr that stays quiet when nobody watches."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -37,6 +38,7 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
     """Print one row per run; what all rows share goes above."""
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
+        print_notes(summaries)
         return
     rows = [
         {
@@ -49,7 +51,7 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
             "final": number(s["ari_final"]),
             "DBI": number(s["dbi"]),
             "CH": number(s["ch"], ".1f"),
-            "acc %": number(s["accuracy"] and 100 * s["accuracy"]),
+            "acc %": "diverged" if s.get("diverged") else number(s["accuracy"] and 100 * s["accuracy"]),
             "MB up": number(s["bytes_up"] / 1e6),
             "down": number(s["bytes_down"] / 1e6),
             "s": number(s["wall_s"], ".1f"),
@@ -62,6 +64,11 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
     if about:
         out_console.print(f"{about} · {summaries[0]['rounds']} rounds", style="bold")
     print_rows([{key: row[key] for key in kept} for row in rows], as_json=False)
+    print_notes(summaries)
+
+
+def print_notes(summaries: list[dict[str, Any]]) -> None:
+    """Print what a reader of the results should know."""
     for note in sorted({note for s in summaries for note in s.get("notes", [])}):
         log.print(f"note: {note}", soft_wrap=True)
 

@@ -14,7 +14,9 @@ from flameche.options import DeviceOption, JsonOption
 def assign(
     run: Annotated[Path, typer.Argument(help="A finished run: runs/<name>/<hash>/<seed>.", metavar="RUN")],
     data: Annotated[
-        Path, typer.Option("--data", help="The client's npz: x [n H W], [n Ch H W] or [n H W Ch]; y [n].")
+        Path,
+        # A backslash keeps rich from taking a bracket for markup.
+        typer.Option("--data", help=r"The client's npz: x \[n H W], \[n Ch H W] or \[n H W Ch]; y \[n]."),
     ],
     client: Annotated[str | None, typer.Option("--client", help="Its name; else the file's.")] = None,
     model: Annotated[

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flameche import __version__
+
 ExperimentFile = Annotated[Path, typer.Argument(help="Experiment description (TOML).", metavar="EXP.toml")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a config value: a.b=c.", metavar="KEY=VALUE")
@@ -17,4 +19,22 @@ TrainerOption = Annotated[
     str, typer.Option("--trainer", help="auto, pool, vectorised or loop, the oracle of the others.")
 ]
 RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Run it again, without anything that is stored of it.")
+]
+AlwaysFreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Compute it again; nothing is stored, so this is always done.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        print(f"flameche {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+]

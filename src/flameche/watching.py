@@ -73,4 +73,6 @@ def _told(news: News) -> str:
         return f"{news.kind}: {news.why}"
     line = news.line
     accuracy = "" if line.get("accuracy") is None else f", {100 * line['accuracy']:.2f}%"
+    if line.get("diverged"):
+        accuracy = ", training diverged"
     return f"ARI {number(line.get('ari'))}{accuracy} · {number(line.get('wall_s'), '.0f')} s"

@@ -30,3 +30,13 @@ def test_metadata_are_kept_and_told_apart_by_all_they_depend_on(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
     world = world_of(described(), 0, metadata, group)
     assert world.clients == 12 and world.metadata is metadata and (world.group == group).all()
+
+
+def test_metadata_that_other_sources_extracted_are_extracted_again(tmp_path):
+    metadata, _ = metadata_of(described(), 0, "cpu", tmp_path)
+    (file,) = tmp_path.iterdir()
+    for sources in ({}, {"sources": np.array("others")}):  # earlier versions did not keep them
+        np.savez(file, phi=0 * metadata.phi, counts=metadata.counts, group=np.zeros(12, np.int64), **sources)
+        again, _ = metadata_of(described(), 0, "cpu", tmp_path)
+        assert (again.phi == metadata.phi).all()
+        assert (metadata_of(described(), 0, "cpu", tmp_path)[0].phi == metadata.phi).all()

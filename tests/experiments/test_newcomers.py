@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,17 @@ def test_one_that_belongs_nowhere_is_told_so(runs, mode):
     for _, x, y in newcomers(0):
         found = welcome(runs[mode], (view.images(x), y))
         assert found["far"] and any("it may belong to none" in note for note in found["notes"])
+
+
+def test_a_newcomer_whose_metadata_are_not_finite_is_refused(runs):
+    run = Finished.read(runs["robust"])
+    experiment = run.experiment
+    broken = experiment.model_copy(
+        update={"model": experiment.model.model_copy(update={"kind": "tests.nets:Rooted"})}
+    )
+    _, x, y = next(newcomers(0))
+    with pytest.raises(DataError, match=r"the client's metadata hold NaN or infinity.*model\.kind"):
+        assign_client(replace(run, experiment=broken), x, y)
 
 
 def test_a_client_of_the_run_is_assigned_as_in_the_run(runs):

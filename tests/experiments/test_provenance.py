@@ -2,6 +2,7 @@
 
 import importlib
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from flameche.experiments.paper import Choice, entry_named
-from flameche.experiments.provenance import COMMIT, commit, provenance
+from flameche.experiments.provenance import COMMIT, PACKAGE, _package_sources, commit, provenance, sources
 from flameche.experiments.stored import Lines
 from flameche.experiments.sweep import sweep
 
@@ -85,6 +86,26 @@ def test_every_script_that_stores_lines_names_what_made_them() -> None:
         assert 'open("a")' not in text, file.name  # Lines appends
         if ".add({" in text or ".add(line)" in text or "Lines(out).add(" in text:
             assert "provenance(" in text or "summarise(" in text, file.name
+
+
+def test_a_fingerprint_is_of_all_sources_of_the_package_and_of_an_own_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sources("lenet5")
+    assert set(found) == {"flameche"} and len(found["flameche"]) == 12
+    copy = tmp_path / "copy"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    assert _package_sources(copy) == found["flameche"]
+    (copy / "web.css").write_text("no code")
+    assert _package_sources(copy) == found["flameche"]
+    _package_sources.cache_clear()
+    (copy / "em" / "ward.py").write_text((copy / "em" / "ward.py").read_text() + "\n")
+    assert _package_sources(copy) != found["flameche"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "nets.py").write_text("")
+    assert set(sources("own.nets:factory")) == {"flameche", "own.nets"}
+    assert set(sources("nowhere.nets:factory")) == {"flameche"}
 
 
 def test_a_commit_with_other_sources_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flameche.cli import app
-from flameche.errors import StoreError
+from flameche.errors import DataError, StoreError
 from flameche.experiments.build import build, load_federation, training_plan
 from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.experiments.schema import SchemeConfig
 from flameche.training.trainer import Sgd, TrainingPlan
 
 SMALL = {
@@ -214,8 +215,95 @@ def test_a_changed_data_file_is_not_mixed_with_the_old_runs(tmp_path):
     first, _ = run_experiment(experiment, 0, tmp_path / "runs")
     assert run_experiment(experiment, 0, tmp_path / "runs")[0] == first
     write(1)
-    with pytest.raises(StoreError, match=r"data\.path changed"):
+    with pytest.raises(StoreError, match=r"data\.path changed.*--fresh"):
         run_experiment(experiment, 0, tmp_path / "runs")
+    again, path = run_experiment(experiment, 0, tmp_path / "runs", fresh=True)
+    assert timeless(run_experiment(experiment, 0, tmp_path / "elsewhere")[0]) == timeless(again)
+    assert again["dbi"] != first["dbi"] and json.loads((path / "summary.json").read_text()) == again
+
+
+def changed(file, **keys):
+    """Rewrite keys of a JSON file; None takes a key away."""
+    content = {**json.loads(file.read_text()), **keys}
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+OTHER = "this run was made by other sources of flameche; --fresh runs it again"
+
+
+def test_a_finished_run_that_other_sources_made_says_so_until_it_is_run_again(tmp_path):
+    first, path = run_experiment(small(), 0, tmp_path)
+    assert run_experiment(small(), 0, tmp_path)[0] == first and set(first["sources"]) == {"flameche"}
+    changed(path / "summary.json", sources={"flameche": "0" * 12}, accuracy=0.123)
+    found, same = run_experiment(small(), 0, tmp_path)
+    assert same == path and found["accuracy"] == 0.123 and found["notes"] == [*first["notes"], OTHER]
+    again, _ = run_experiment(small(), 0, tmp_path, fresh=True)
+    assert timeless(again) == timeless(first) == timeless(run_experiment(small(), 0, tmp_path)[0])
+
+
+def test_a_finished_run_of_unknown_sources_says_so_unless_it_is_of_this_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLAMECHE_COMMIT", "abc")
+    first, path = run_experiment(small(), 0, tmp_path)
+    changed(path / "summary.json", sources=None)
+    assert run_experiment(small(), 0, tmp_path)[0]["notes"] == first["notes"]
+    monkeypatch.setenv("FLAMECHE_COMMIT", "later")
+    note = "the sources by which this run was made were not recorded; --fresh runs it again"
+    assert run_experiment(small(), 0, tmp_path)[0]["notes"] == [*first["notes"], note]
+
+
+def stop(_record):
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_other_sources_began_says_so(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(small(), 0, tmp_path, on_round=stop)
+    (file,) = tmp_path.rglob("environment.json")
+    changed(file, sources={"flameche": "0" * 12})
+    summary, _ = run_experiment(small(), 0, tmp_path)
+    assert "this run was begun by other sources of flameche; --fresh runs it again" in summary["notes"]
+
+
+def test_a_run_by_an_own_model_that_has_changed_says_so(tmp_path, monkeypatch):
+    folder = tmp_path / "library"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    (folder / "nets_of_mine.py").write_text("from tests.nets import normed\n")
+    experiment = parse_experiment({**SMALL, "model": {"kind": "nets_of_mine:normed"}})
+    first, _ = run_experiment(experiment, 0, tmp_path)
+    assert set(first["sources"]) == {"flameche", "nets_of_mine"}
+    (folder / "nets_of_mine.py").write_text("from tests.nets import normed  # better\n")
+    found, _ = run_experiment(experiment, 0, tmp_path)
+    assert found["notes"][-1] == OTHER.replace("flameche;", "nets_of_mine;")
+
+
+@pytest.mark.parametrize("kind", ["plain", "paillier"])
+def test_a_fresh_run_goes_on_from_nothing(kind, tmp_path):
+    experiment = small().model_copy(update={"scheme": SchemeConfig(kind=kind, key_bits=2048, min_cluster=1)})
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, 0, tmp_path, on_round=stop)
+    played = []
+    run_experiment(
+        experiment, 0, tmp_path, fresh=True, on_round=lambda record: played.append(record["round"])
+    )
+    assert played == [1, 2, 3, 4, 5, 6]
+    (file,) = tmp_path.rglob("environment.json")
+    assert "resumed" not in json.loads(file.read_text())
+
+
+def test_a_fresh_run_that_is_refused_leaves_the_finished_one_as_it_was(tmp_path):
+    data = tmp_path / "own.npz"
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+    arrays = {f"{s}_images": images for s in ("train", "val")}
+    arrays |= {f"{s}_labels": np.repeat(np.arange(3), 20) for s in ("train", "val")}
+    np.savez(data, **arrays)
+    experiment = parse_experiment({**SMALL, "data": {"path": str(data), "clients": 8, "per_label": 2}})
+    _, path = run_experiment(experiment, 0, tmp_path / "runs")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    data.unlink()
+    with pytest.raises(DataError):
+        run_experiment(experiment, 0, tmp_path / "runs", fresh=True)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
 def test_own_data_of_which_nothing_is_said_keep_their_labels_and_have_no_groups(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flameche.errors import ConfigError
+from flameche.errors import BadInput, ConfigError
 from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.overrides import parse_range
 from flameche.experiments.run import cluster_experiment, run_experiment
@@ -53,6 +53,33 @@ def test_without_groups_one_model_is_trained_for_all(tmp_path):
     assert "K = 1: held-out clients see no groups" in summary["notes"]
 
 
+def test_where_there_are_no_groups_nothing_is_compared_with_them():
+    data = {**DIGITS["data"], "heterogeneity": "none"}
+    summary = cluster_experiment(parse_experiment({**DIGITS, "data": data}), 0)
+    assert summary["k"] > 1 and summary["ari"] is None and summary["ari_final"] is None
+    assert set(summary["ari_per_round"]) == {None}
+    found = select_experiment(parse_experiment({**DIGITS, "data": data}), 0, 4)
+    assert found["groups"] == 1 and {row["ari"] for row in found["candidates"]} == {None}
+
+
+def test_with_few_clients_it_is_their_number_that_forbids_choosing_k():
+    data = {**DIGITS["data"], "clients": 8}
+    experiment = parse_experiment({**DIGITS, "data": data, "method": {"clusters": "auto"}})
+    words = (
+        "8 clients are too few to choose the number of clusters: expected at least 12; set method.clusters"
+    )
+    with pytest.raises(BadInput, match=words):
+        cluster_experiment(experiment, 0)
+
+
+def test_more_clusters_may_be_allowed_than_there_are_clients():
+    data = {**DIGITS["data"], "clients": 12, "per_label": 10}
+    experiment = parse_experiment(
+        {**DIGITS, "data": data, "method": {"clusters": "auto", "most_clusters": 20}}
+    )
+    assert cluster_experiment(experiment, 0)["k"] == 2
+
+
 def test_clustering_alone_chooses_too_also_in_paper_mode():
     experiment = parse_experiment({**DIGITS, "method": {"clusters": "auto", "mode": "paper"}})
     assert cluster_experiment(experiment, 0)["k"] == 2
@@ -61,8 +88,6 @@ def test_clustering_alone_chooses_too_also_in_paper_mode():
 def test_what_has_no_meaning_is_refused():
     with pytest.raises(ConfigError, match="most_clusters belongs to"):
         small(clusters=4, most_clusters=6)
-    with pytest.raises(ConfigError, match=r"must be below data\.clients"):
-        small(clusters="auto", most_clusters=8)
     with pytest.raises(ConfigError, match="clusters"):
         small(clusters="many")
     with pytest.raises(ConfigError, match="clusters"):

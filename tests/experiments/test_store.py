@@ -1,5 +1,7 @@
 import json
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -95,6 +97,32 @@ def test_finishing_writes_strict_json_and_drops_the_checkpoint(tmp_path):
     assert not (tmp_path / "checkpoint.npz").exists()
     assert pd.read_parquet(tmp_path / "clients.parquet")["client"].tolist() == [0, 1, 2]
     json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_run_that_is_cleared_is_whole_or_at_its_beginning_wherever_that_is_stopped(tmp_path, monkeypatch):
+    unlink = Path.unlink
+    files = ("checkpoint.npz", "summary.json", "rounds.jsonl", "inputs.json", "models.npz")
+    for stopped_at in range(20):
+        with RunFolder(tmp_path / str(stopped_at)) as folder:
+            for name in files:
+                (folder.path / name).write_text("{}")
+            calls = 0
+
+            def counted(path, missing_ok=False, at=stopped_at):
+                nonlocal calls
+                calls += 1
+                if calls > at:
+                    raise KeyboardInterrupt
+                unlink(path, missing_ok=missing_ok)
+
+            monkeypatch.setattr(Path, "unlink", counted)
+            with suppress(KeyboardInterrupt):
+                folder.clear()
+            monkeypatch.setattr(Path, "unlink", unlink)
+            left = {name for name in files if (folder.path / name).exists()}
+            finished = {"summary.json", "rounds.jsonl", "inputs.json", "models.npz"}
+            assert left >= finished or not {"summary.json", "checkpoint.npz"} & left
+    assert left == set()
 
 
 def test_a_run_has_one_place(tmp_path):

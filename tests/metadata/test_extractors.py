@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from flameche.errors import DataError
 from flameche.metadata import extractors
 from flameche.metadata.extractors import ClientSamples, Metadata
+from tests.conftest import clustering_world, planted_metadata
 
 
 @pytest.fixture
@@ -81,6 +85,20 @@ def test_label_counts_are_one_block(samples):
     found = extractors.label_counts(samples)
     assert found.phi[:, 0].tolist() == [[1, 2, 1], [2, 0, 0], [1, 2, 3]]
     assert found.presence.tolist() == [[1], [1], [1]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_metadata_that_are_not_finite_are_refused_by_every_world_they_enter(bad):
+    metadata, group = planted_metadata(clients=8)
+    metadata.phi[[2, 5], 1, 3] = bad
+    for world in (
+        lambda: clustering_world(metadata, group).metadata,
+        lambda: replace(clustering_world(metadata, group), known_metadata=metadata),
+    ):
+        with pytest.raises(DataError, match=r"metadata of clients 2, 5 hold NaN or infinity"):
+            world()
+    with pytest.raises(DataError, match=r"metadata of client 70 hold"):
+        metadata.of(np.array([0, 5])).checked([10, 70])
 
 
 def test_the_plane_separates_two_bunches():

@@ -164,6 +164,18 @@ def test_a_method_without_clusters_says_so(page: str) -> None:
     assert single == {"r-fedavg0a1b2c-0", "r-fedavg0a1b2c-1"}
 
 
+def test_without_groups_no_ari_is_shown_also_of_runs_that_stored_one(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "flameche", 0)
+    clients = pd.read_parquet(folder / "clients.parquet")
+    clients.assign(group=0).to_parquet(folder / "clients.parquet")
+    page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")
+    (run,) = data_of(page).values()
+    assert "ari" not in run and run["facts"][1:3] == ["", ""]
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "summary.csv").read_text()))
+    assert row["ari"] == row["ari_final"] == ""
+    assert "| – | – | **90.00** |" in (tmp_path / "out" / "tables" / "summary.md").read_text()
+
+
 def test_a_run_on_a_network_has_no_groups_but_lost_nodes(tmp_path: Path) -> None:
     write_network_run(tmp_path / "runs")
     page = write_report(tmp_path / "runs", tmp_path / "out").read_text(encoding="utf-8")

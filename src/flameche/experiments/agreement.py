@@ -141,9 +141,9 @@ def check_numbers(experiment: Experiment) -> None:
             f"method.cold_rounds = {cold} must be below rounds = {rounds}; groups train after the cold start"
         )
     clusters, clients = getattr(experiment.method, "clusters", None), experiment.data.clients
-    if clusters == "auto":
-        clusters = getattr(experiment.method, "most_clusters", None)
-    elif "most_clusters" in experiment.method.model_dump(exclude_defaults=True):
+    if clusters == "auto":  # of what the clients are too few for, and how many it takes, the choice tells
+        return
+    if "most_clusters" in experiment.method.model_dump(exclude_defaults=True):
         raise ConfigError('method.most_clusters belongs to method.clusters = "auto"')
     if clusters is not None and clusters >= clients:
         raise ConfigError(

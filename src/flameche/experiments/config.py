@@ -29,8 +29,9 @@ __all__ = ["Experiment", "config_hash", "load_experiment", "parse_experiment", "
 HASH_FORMAT = 1
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file; its name is the file's stem unless it says otherwise."""
+    path = Path(path)
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

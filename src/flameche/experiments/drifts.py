@@ -43,5 +43,5 @@ class DataDrift:
             world.trainer = trainer
         if world.has_metadata:
             with world.ledger.clock("client", "extraction"):
-                rows = self._extraction(self._samples(federation).of(clients))
+                rows = self._extraction(self._samples(federation).of(clients)).checked(clients.tolist())
             world.known_metadata = world.metadata.with_rows(clients, rows)

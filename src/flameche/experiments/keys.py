@@ -33,18 +33,24 @@ def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
 
 def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
     """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
+    keyed = experiment.scheme.kind in KEYED and has_metadata(experiment)
+    own = keyed and experiment.scheme.key_file is None and folder.begun
+    scheme = _own_key(folder) if own else make_scheme_for(experiment)
+    keep_key(experiment, scheme, folder, written=own)
+    return scheme
+
+
+def keep_key(
+    experiment: Experiment, scheme: Scheme | SecAgg, folder: RunFolder, *, written: bool = False
+) -> None:
+    """Keep the key that was drawn for a run in its folder, unless it is written there; of any, its name."""
     users = experiment.scheme.key_file
     keyed = experiment.scheme.kind in KEYED and has_metadata(experiment)
-    if keyed and users is None and folder.begun:
-        scheme: Scheme | SecAgg = _own_key(folder)
-    else:
-        scheme = make_scheme_for(experiment)
-        if keyed and users is None and not isinstance(scheme, SecAgg):
-            folder.key_file.unlink(missing_ok=True)  # of a run that stored nothing under it
-            write_secret(folder.key_file, scheme)
+    if keyed and users is None and not written and not isinstance(scheme, SecAgg):
+        folder.key_file.unlink(missing_ok=True)  # of a run that stored nothing under it
+        write_secret(folder.key_file, scheme)
     if (info := info_of(scheme)) is not None:
         folder.keep_fingerprint(info.fingerprint, folder.key_file if users is None else key_path(users))
-    return scheme
 
 
 def key_notes(how: SchemeConfig, scheme: Scheme | SecAgg) -> list[str]:

@@ -18,6 +18,7 @@ from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import key_notes, make_scheme_for
 from flameche.experiments.protection import protection_notes
+from flameche.experiments.provenance import sources
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
@@ -44,12 +45,17 @@ def metadata_of(
     folder: Path | None,
     progress: Progress | None = None,
 ) -> tuple[Metadata, Groups]:
-    """Read metadata and true groups [C] from the folder, or extract them and leave them there."""
+    """Read metadata and true groups [C] from the folder, or extract them and leave them there.
+
+    Those that other sources extracted are extracted again.
+    """
+    made_by = json.dumps(sources(experiment.model.kind))
     file = folder and folder / f"{key_of(experiment, seed)}.npz"
     if file and file.exists():
         try:
             with np.load(file) as held:
-                return Metadata(held["phi"], held["counts"]), held["group"]
+                if str(held["sources"]) == made_by:
+                    return Metadata(held["phi"], held["counts"]), held["group"]
         except (ValueError, OSError, KeyError, BadZipFile):  # it can be made again
             file.unlink(missing_ok=True)
     federation, _ = load_federation(experiment, seed)
@@ -59,7 +65,13 @@ def metadata_of(
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as out:
-            np.savez(out, phi=metadata.phi, counts=metadata.counts, group=federation.group)
+            np.savez(
+                out,
+                phi=metadata.phi,
+                counts=metadata.counts,
+                group=federation.group,
+                sources=np.array(made_by),
+            )
         part.replace(file)
     return metadata, federation.group
 

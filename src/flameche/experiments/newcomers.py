@@ -23,7 +23,7 @@ from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
 from flameche.experiments.extraction import MEANS, Extraction, Shape
 from flameche.experiments.store import read_json
-from flameche.metadata.extractors import Axes, ClientSamples, Metadata
+from flameche.metadata.extractors import NOT_FINITE, Axes, ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger
 
@@ -146,6 +146,8 @@ class Finished:
 def assign_client(run: Finished, x: NDArray[np.uint8], y: Ints, device: str = "cpu") -> dict[str, Any]:
     """Give a newcomer its cluster by one E-step; say how far it is from the others, and how sure it is."""
     metadata, parts = run.metadata(x, y, device)
+    if not np.isfinite(metadata.phi).all():
+        raise DataError(f"the client's metadata {NOT_FINITE}")
     (apart,) = run.distances(metadata)
     if not np.isfinite(apart).any():
         raise DataError(f"no cluster of {run.path} has a class in common with the client's data")

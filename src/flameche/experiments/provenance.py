@@ -1,13 +1,14 @@
-"""What made a result: versions of Python and packages, the commit of the code, the device."""
+"""What made a result: versions of Python and packages, the commit and the sources of the code, the device."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +20,7 @@ from flameche.training.device import device_name
 RECORDED = ("flameche", "torch", "numpy", "scikit-learn", "scipy", "pydantic")
 COMMIT = "FLAMECHE_COMMIT"  # names the commit where the code lies outside a git repository
 SOURCE = Path(__file__).resolve().parents[3]
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def provenance(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
@@ -55,6 +57,71 @@ def versions(used: Sequence[str] = ()) -> dict[str, str]:
         except PackageNotFoundError:  # run from a source tree that is not installed
             found[name] = __version__ if name == "flameche" else "unknown"
     return found
+
+
+def sources(model_kind: str = "") -> dict[str, str]:
+    """Give fingerprints of the code that makes a result.
+
+    Args:
+        model_kind: `model.kind` of the experiment; the file of a user's own "package.module:factory" counts
+            too, if it can be found without importing it.
+
+    Returns:
+        12 hex digits by name: "flameche", and the user's module.
+    """
+    module, _, factory = model_kind.partition(":")
+    file = _module_file(module) if factory else None
+    own = {} if file is None else {module: _hash_of([(file.name, file)])}
+    return {"flameche": _package_sources(PACKAGE), **own}
+
+
+def sources_note(made: Mapping[str, Any], now: Mapping[str, str], what: str = "made") -> str | None:
+    """Say if a run was made by other code than there is now; None where it was not.
+
+    Args:
+        made: the run's summary or environment. Where it has no fingerprints, it is taken to be of this code
+            if it is of the same commit, without changes.
+        now: what `sources` gives now.
+        what: "made", or "begun" for a run that goes on from a checkpoint.
+
+    Returns:
+        One line, with the remedy.
+    """
+    before = made.get("sources")
+    if before is None:
+        here = commit()
+        if here and here == made.get("commit") and not here.endswith("-dirty"):
+            return None
+        return f"the sources by which this run was {what} were not recorded; --fresh runs it again"
+    changed = [name for name, fingerprint in now.items() if before.get(name, fingerprint) != fingerprint]
+    if not changed:
+        return None
+    return f"this run was {what} by other sources of {' and '.join(changed)}; --fresh runs it again"
+
+
+@cache  # a process computes with the code that it began with
+def _package_sources(package: Path) -> str:
+    """Hash all Python files of a package, in the order of their paths."""
+    files = {file.relative_to(package).as_posix(): file for file in package.rglob("*.py")}
+    return _hash_of(sorted(files.items()))
+
+
+def _hash_of(files: Iterable[tuple[str, Path]]) -> str:
+    digest = hashlib.sha256()
+    for name, file in files:
+        data = file.read_bytes()
+        digest.update(f"{name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()[:12]
+
+
+def _module_file(module: str) -> Path | None:
+    """Find a module's file as an import would, the current folder first; None where there is none."""
+    for folder in ("", *sys.path):
+        stem = Path(folder, *module.split("."))
+        for file in (stem / "__init__.py", stem.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
 
 
 def commit() -> str | None:

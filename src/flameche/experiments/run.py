@@ -14,15 +14,15 @@ from flameche.errors import ConfigError
 from flameche.experiments.build import Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.extraction import Progress
-from flameche.experiments.keys import bound_advice, scheme_of_run
+from flameche.experiments.keys import bound_advice, keep_key, make_scheme_for, scheme_of_run
 from flameche.experiments.newcomers import keepsake
 from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
-from flameche.experiments.provenance import commit, environment, versions
+from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
 from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
-from flameche.methods.base import Method, World
+from flameche.methods.base import DIVERGED, Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Result, simulate
 from flameche.training.device import device_name
@@ -40,24 +40,30 @@ def run_experiment(
 ) -> tuple[dict[str, Any], Path]:
     """Play a run, or go on with it, or just read it if it is finished; return its summary and folder.
 
-    `fresh` plays a finished run again.
+    A run that other sources made or began says so in its notes. `fresh` uses nothing of what is stored, and
+    takes it away once everything is ready to be played.
     """
     path = run_path(out, experiment.name, config_hash(experiment), seed)
     with RunFolder(path) as folder:
-        if fresh and folder.summary is not None:
-            folder.clear()
-        folder.keep_inputs(inputs(experiment))
-        if (summary := folder.summary) is not None:
-            return summary, path
+        made_by = sources(experiment.model.kind)
+        if not fresh:
+            folder.keep_inputs(inputs(experiment))
+            if (summary := folder.summary) is not None:
+                note = sources_note(summary, made_by)
+                return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
-        scheme = scheme_of_run(experiment, folder)
-        setup = build(
-            experiment, seed, device=device, scheme=scheme, clusters=folder.clusters, progress=progress
-        )
+        scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
+        clusters = None if fresh else folder.clusters
+        setup = build(experiment, seed, device=device, scheme=scheme, clusters=clusters, progress=progress)
+        if fresh:
+            folder.clear()
+            folder.keep_inputs(inputs(experiment))
+            keep_key(experiment, scheme, folder)
         if setup.selection is not None:
             folder.write_json("selection.json", described(setup.selection))
         folder.write_text("config.toml", to_toml(experiment))
-        setup.notes.extend(folder.keep_environment(environment(device, packages(experiment))))
+        here = {**environment(device, packages(experiment)), "sources": made_by}
+        setup.notes.extend(folder.keep_environment(here))
         try:
             with bound_advice(experiment.scheme):
                 result = simulate(
@@ -134,6 +140,7 @@ def record_of(
         "dbi": result.outcome.dbi,
         "ch": result.outcome.ch,
         "k": method.clusters,
+        "diverged": DIVERGED in world.notes,
         "assignment": method.assignment.tolist(),
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "wall_s": result.wall_s,
@@ -152,6 +159,7 @@ def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: s
         "ledger": ledger.summary(),
         "versions": versions([*packages(experiment), *more]),
         "commit": commit(),
+        "sources": sources(experiment.model.kind),
         "config_hash": config_hash(experiment),
         "notes": [*notes, *deferred_notes(experiment, ledger)],
     }

@@ -39,10 +39,12 @@ def select_experiment(
         selection = select_clusters(
             world, most, progress=progress and (lambda done, of: progress("choosing K", done, of))
         )
-    truth = {c.k: float(adjusted_rand_score(federation.group, c.assignment)) for c in selection.candidates}
+    groups = int(federation.group.max()) + 1
     found = described(selection)
-    for row in found["candidates"]:
-        row["ari"] = truth[row["k"]]
+    for row, candidate in zip(found["candidates"], selection.candidates, strict=True):
+        row["ari"] = (
+            float(adjusted_rand_score(federation.group, candidate.assignment)) if groups > 1 else None
+        )
     record: dict[str, Any] = without_nan(
         {
             "dataset": federation.name,
@@ -51,7 +53,7 @@ def select_experiment(
             "scheme": experiment.scheme.kind,
             "clients": federation.clients,
             "most": most,
-            "groups": int(federation.group.max()) + 1,
+            "groups": groups,
             **found,
             "bytes_up": int(world.ledger.per_client("up").sum()),
             "bytes_down": int(world.ledger.per_client("down").sum()),

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.errors import RunBusy, StoreError
+from flameche.experiments.provenance import sources_note
 from flameche.simulation.engine import Checkpoint
 
 
@@ -76,10 +77,21 @@ class RunFolder:
         return summary
 
     def clear(self) -> None:
-        """Forget what was run here, the summary first."""
-        keys = ("client.key", "key.json")
-        made = ("rounds.jsonl", "clients.parquet", "selection.json", "clusters.npz", "models.npz")
-        for name in ("summary.json", "checkpoint.npz", *keys, *made):
+        """Forget what was run here.
+
+        Stopped on the way, it leaves the finished run as it was, or a run that begins at its first round: the
+        checkpoint goes first, the summary next.
+        """
+        keys = ("client.key", "key.json", "inputs.json")
+        made = (
+            "rounds.jsonl",
+            "clients.parquet",
+            "selection.json",
+            "clusters.npz",
+            "models.npz",
+            "error.txt",
+        )
+        for name in ("checkpoint.npz", "summary.json", *keys, *made):
             (self.path / name).unlink(missing_ok=True)
 
     @property
@@ -121,7 +133,7 @@ class RunFolder:
         if changed:
             raise StoreError(
                 f"{' and '.join(changed)} changed since the run in {self.path}; "
-                "give the experiment another name, or remove that folder"
+                "run it again with --fresh, or give the experiment another name"
             )
 
     def keep_environment(self, now: dict[str, Any]) -> list[str]:
@@ -132,10 +144,12 @@ class RunFolder:
             return []
         first = json.loads(file.read_text())
         self.write_json("environment.json", {**first, "resumed": [*first.get("resumed", []), now]})
+        note = sources_note(first, now.get("sources", {}), "begun") if "sources" in now else None
+        told = [] if note is None else [note]
         moved = [key for key in ("device", "python", "torch", "numpy") if first.get(key) != now.get(key)]
         if not moved:
-            return []
-        return [f"resumed under another {', '.join(moved)}: not bit-identical to an uninterrupted run"]
+            return told
+        return [*told, f"resumed under another {', '.join(moved)}: not bit-identical to an uninterrupted run"]
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""

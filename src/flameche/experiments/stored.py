@@ -37,6 +37,8 @@ def compact(planned: Planned, summary: Mapping[str, Any]) -> Line:
     line |= {key: summary.get("ledger", {}).get(key) for key in OF_LEDGER}
     for key in ("seconds", "server_seconds", "client_seconds"):
         line[key] = {part: round(value, 3) for part, value in (line[key] or {}).items()}
+    if summary.get("diverged"):
+        line["diverged"] = True
     line["wall_s"] = None if line["wall_s"] is None else round(line["wall_s"], 1)
     for key in CURVES if planned.training else ():
         line[key] = [None if value is None else round(value, DIGITS) for value in summary.get(key) or []]

@@ -6,7 +6,7 @@ samples of C clients, one client after another, and carry the client axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flameche.errors import DataError
+
 BATCH = 250  # images a forward pass: larger batches fall out of the cache on a CPU
+NAMED = 5  # clients at most that an error names
+NOT_FINITE = (
+    "hold NaN or infinity, expected finite numbers; most likely the feature network gave them: check the "
+    "forward pass of the model (model.kind), or choose another metadata.kind"
+)
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +40,24 @@ class Metadata:
     def presence(self) -> Floats:
         """Tell which blocks exist, as ones and zeros [C B]."""
         return (self.counts > 0).astype(np.float64)
+
+    def checked(self, names: Sequence[object] | None = None) -> Metadata:
+        """Give these metadata; refuse them if they hold NaN or infinity, by which nothing can be clustered.
+
+        Args:
+            names: how the clients are called [C]; numbers from 0 unless given.
+
+        Raises:
+            DataError: names the clients and the likely cause.
+        """
+        wrong = np.flatnonzero(~np.isfinite(self.phi).all(axis=(1, 2))).tolist()
+        if not wrong:
+            return self
+        told = [str(client if names is None else names[client]) for client in wrong]
+        more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+        raise DataError(
+            f"metadata of client{'s' * (len(told) > 1)} {', '.join(told[:NAMED])}{more} {NOT_FINITE}"
+        )
 
     def of(self, clients: NDArray[np.int64]) -> Metadata:
         """Take the rows of some clients."""

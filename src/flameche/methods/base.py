@@ -25,7 +25,7 @@ from flameche.training.trainer import Pull, Sgd, Trainer
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.generic]]
-DIVERGED = "training diverged: a model holds NaN or infinite weights"
+DIVERGED = "training diverged: weights are NaN or infinite, so accuracy says nothing; lower training.lr"
 UNSEEN = -1  # the cluster of a client that has not taken part yet; 0 is a cluster like any other
 
 
@@ -50,12 +50,17 @@ class World:
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
     known_metadata: Metadata | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Refuse metadata that cannot be clustered."""
+        if self.known_metadata is not None:
+            self.known_metadata.checked()
+
     @property
     def metadata(self) -> Metadata:
-        """Give all clients' metadata; extracted when first asked for, once."""
+        """Give all clients' metadata; extracted when first asked for, once, and refused if not finite."""
         if self.known_metadata is None:
             with self.ledger.clock("client", "extraction"):
-                self.known_metadata = self.extract()
+                self.known_metadata = self.extract().checked()
         return self.known_metadata
 
     @property

@@ -86,7 +86,7 @@ class Search:
                 f"{world.clients} clients are too few to choose the number of clusters: expected at least "
                 f"{max(LEAST, FOLDS * some)}"
                 + (f" with scheme.min_cluster = {world.min_cluster}" if world.min_cluster > 1 else "")
-                + "; set method.clusters"
+                + "; set method.clusters to a number"
             )
         self.world, self.most, self.rows = world, most, rows
         self.top = min(top, rows)

@@ -102,6 +102,8 @@ def facts(run: Run) -> dict[str, str]:
         ("wall clock", human_seconds(summary.wall_s), summary.wall_s),
     ]
     found = {key: text for key, text, value in numbers if not math.isnan(value)}
+    if summary.diverged:
+        found["accuracy"] = "training diverged"
     clients = 0 if run.clients is None else len(run.clients)
     words = (
         ("clusters", summary.k),

@@ -16,7 +16,7 @@ from flameche.report.agreement import Verdict
 from flameche.report.formats import ABSENT, human_seconds
 from flameche.report.markup import NOT_RUN, dot
 from flameche.report.runs import Run
-from flameche.report.tables import Series, group_series, mean_cell, summary_of
+from flameche.report.tables import Series, accuracy_cell, group_series, mean_cell, summary_of
 
 Pair = tuple[str, str]  # set and setting
 FOUND = 0.995  # an ARI that is printed as 1.00
@@ -43,6 +43,7 @@ class Score:
     ari: float
     agreement: str
     told: str
+    diverged: bool = False  # training of any seed
 
 
 class Matrix:
@@ -101,8 +102,9 @@ class Matrix:
         edge = " first" if first else ""
         if score is None:
             return f'<td class="num none{edge}">{NOT_RUN}</td>'
-        accuracy = ABSENT if math.isnan(score.accuracy) else f"{score.accuracy:.1f}"
-        if accuracy != ABSENT and self.methods[name] != "oracle" and accuracy == self._best(pair):
+        missing = "diverged" if score.diverged else ABSENT
+        accuracy = missing if math.isnan(score.accuracy) else f"{score.accuracy:.1f}"
+        if accuracy != missing and self.methods[name] != "oracle" and accuracy == self._best(pair):
             accuracy = f"<b>{accuracy}</b>"
         if score.spread is not None:
             accuracy += f'<span class="sd"> ± {score.spread:.1f}</span>'
@@ -205,14 +207,15 @@ def _about(runs: Sequence[Run]) -> str:
 
 
 def _score(one: Series) -> Score:
-    accuracy = mean_cell(one.values(lambda s: 100 * s.accuracy), 2)
+    accuracy = accuracy_cell(one.runs, 2)
     ari = mean_cell(one.values(lambda s: s.ari), 2)
     seeds = f"{len(one.runs)} seed{'s' if len(one.runs) > 1 else ''}"
-    told = f"accuracy {accuracy.text} %, ARI {ari.text}; {seeds}"
+    told = f"accuracy in %: {accuracy.text}, ARI {ari.text}; {seeds}"
     return Score(
         math.nan if accuracy.value is None else accuracy.value,
         accuracy.spread,
         math.nan if ari.value is None else ari.value,
         ari.text,
         told,
+        any(summary_of(run).diverged for run in one.runs),
     )

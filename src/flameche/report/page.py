@@ -24,7 +24,15 @@ from flameche.report.markup import show
 from flameche.report.overview import Matrix, Pair, ordered, tiles, title
 from flameche.report.runs import Run, Summary
 from flameche.report.shelf import Picture, Shelf
-from flameche.report.tables import cost_table, group_series, mean_cell, seed_span, summary_of, summary_table
+from flameche.report.tables import (
+    accuracy_cell,
+    cost_table,
+    group_series,
+    mean_cell,
+    seed_span,
+    summary_of,
+    summary_table,
+)
 
 # Above this many runs only the lowest seed of each configuration has figures of its own in files.
 MOST_DRAWN = 60
@@ -208,7 +216,7 @@ def _row(run: Run, summary: Summary, name: str, tabled: bool) -> tuple[Cell, ...
         Cell(title(summary.dataset)),
         Cell(summary.setting),
         Cell(str(summary.seed), summary.seed),
-        mean_cell([100 * summary.accuracy], 2),
+        accuracy_cell([run], 2),
         mean_cell([summary.ari], 2),
         mean_cell([summary.dbi], 2),
         cell(summary.bytes_up / 1e6),

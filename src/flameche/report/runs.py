@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,6 +61,7 @@ class Summary:
     rounds: int
     accuracy: float
     accuracy_per_round: tuple[float, ...]
+    diverged: bool  # then the accuracy is NaN, since that of broken models says nothing
     ari: float
     ari_final: float
     dbi: float
@@ -185,6 +186,9 @@ def _read(folder: Path) -> Run:
     clients = None
     if (folder / "clients.parquet").is_file():
         clients = _clients(folder / "clients.parquet")
+        if clients["group"].nunique() < 2 and not config.get("events"):  # earlier versions stored an ARI here
+            summary = replace(summary, ari=NAN, ari_final=NAN)
+            rounds = tuple(replace(each, ari=NAN) for each in rounds)
     else:
         missing.append("clients.parquet")
     note = f"without {', '.join(missing)}" if missing else ""
@@ -254,7 +258,8 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
         scheme=str(values.get("scheme") or "plain"),
         seed=_whole(values, "seed", name),
         rounds=_whole(values, "rounds", name),
-        accuracy=_number(values, "accuracy", name),
+        accuracy=NAN if values.get("diverged") else _number(values, "accuracy", name),
+        diverged=bool(values.get("diverged")),
         accuracy_per_round=tuple(
             _number({"accuracy_per_round": x}, "accuracy_per_round", name) for x in per_round
         ),

@@ -6,7 +6,7 @@ One row is one configuration: its seeds are averaged, mean ± standard deviation
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flameche.experiments.stored import NOT_RECORDED
@@ -34,6 +34,8 @@ class Series:
         """One number per seed; NaN where it was measured on another device."""
         return self.values(lambda summary: pick(summary) if _device(summary) == device else math.nan)
 
+
+DIVERGED = "diverged: a model ended with NaN or infinite weights; lower training.lr and run it again"
 
 # The order in which methods are listed: the paper's own first, its two bounds, then by name.
 _ORDER = {"flameche": 0, "oracle": 1, "fedavg": 2}
@@ -94,7 +96,7 @@ def summary_table(runs: Iterable[Run]) -> Table:
                 Cell(str(len(s.runs)), len(s.runs)),
                 mean_cell(s.values(lambda x: x.ari), 2),
                 mean_cell(s.values(lambda x: x.ari_final), 2),
-                mean_cell(s.values(_percent), 2, bold=winner and s.first.method != "oracle"),
+                accuracy_cell(s.runs, 2, bold=winner and s.first.method != "oracle"),
                 mean_cell(s.values(lambda x: x.dbi), 2),
                 mean_cell(s.values(lambda x: x.ch), 1),
                 mean_cell(s.values(lambda x: x.bytes_up / 1e6), None),
@@ -118,7 +120,18 @@ def summary_table(runs: Iterable[Run]) -> Table:
         Column("Seconds", "seconds", numeric=True, spread=True),
         Column("Seconds on", "seconds_on"),
     )
-    return Table(columns, tuple(rows))
+    broken = any(summary_of(run).diverged for s in series for run in s.runs)
+    return Table(columns, tuple(rows), DIVERGED if broken else "")
+
+
+def accuracy_cell(runs: Sequence[Run], digits: int, *, bold: bool = False) -> Cell:
+    """Mean accuracy in percent over the seeds; says so where training diverged."""
+    summaries = [summary_of(run) for run in runs]
+    made = mean_cell([_percent(summary) for summary in summaries], digits, bold=bold)
+    count = sum(summary.diverged for summary in summaries)
+    if not count:
+        return made
+    return replace(made, text="diverged" if made.value is None else f"{made.text}, {count} diverged")
 
 
 def cost_table(runs: Iterable[Run]) -> Table:

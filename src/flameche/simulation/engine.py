@@ -165,9 +165,13 @@ def _score(method: Method, world: World, present: Ints) -> NDArray[np.float64]:
 
 
 def _ari(method: Method, group: Ints, assignment: Ints, present: Ints) -> float:
-    """Compare with the truth over clients there that have a cluster; NaN for a method without clusters."""
+    """Compare with the truth over clients there that have a cluster.
+
+    NaN for a method without clusters, and where all these clients are of one group, so that there is nothing
+    to be found.
+    """
     known = present[assignment[present] != UNSEEN]
-    if len(known) < 2 or (method.clusters < 2 and method.about.family == "–"):
+    if len(np.unique(group[known])) < 2 or (method.clusters < 2 and method.about.family == "–"):
         return float("nan")
     return float(adjusted_rand_score(group[known], assignment[known]))
 

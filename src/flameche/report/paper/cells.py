@@ -191,8 +191,8 @@ def dbi(line: Line) -> float | None:
 
 
 def percent(line: Line) -> float | None:
-    """The accuracy in percent."""
-    return None if line.get("accuracy") is None else 100 * float(line["accuracy"])
+    """The accuracy in percent; None where training diverged."""
+    return None if line.get("accuracy") is None or line.get("diverged") else 100 * float(line["accuracy"])
 
 
 def rivals(sheet: Sheet, dataset: str, setting: str | None = None) -> dict[str, float]:
