@@ -39,6 +39,10 @@ class SealError(FlamecheError):
     client: int | None = None  # whose message it was, where that is known
 
 
+class Cancelled(SealError):
+    """Ciphertexts cancelled each other: their sum would no longer be sealed, so it is not formed."""
+
+
 class OverflowBudget(SealError):
     """A value, or a sum of as many terms as promised, would not fit; refused before sealing."""
 

@@ -211,10 +211,12 @@ class World:
             terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
             blocks = (given[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
             total = self.updates.total(blocks, clients)
-            assert total is not None  # there were enough for the counts
-            for k in np.flatnonzero(opened).tolist():
-                one = total.reshape(len(previous), -1)[k]
-                models = models.moved(k, one[:-2] / one[-2], one[-1])
+            if total is None:  # there were enough for the counts: its ciphertexts cancel each other
+                opened = np.zeros(len(previous), bool)
+            else:
+                for k in np.flatnonzero(opened).tolist():
+                    one = total.reshape(len(previous), -1)[k]
+                    models = models.moved(k, one[:-2] / one[-2], one[-1])
         self.ledger.summed("model", share.sum(axis=0) > 0, opened)
         return models
 

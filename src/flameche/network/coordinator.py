@@ -97,6 +97,7 @@ class Coordinator:
 
     def _play(self, now: Round) -> bool:
         """Play a round to its end, with fewer nodes or again where need be; tell if it moved clients."""
+        self.ledger.round = now.number
         for _ in range(MOST_EXCHANGES):
             self._man(now)
             replies = self._exchange(now)
@@ -255,7 +256,14 @@ class Coordinator:
         """Answer a question; None where a session lost somebody before anything was seen."""
         parts = {i: reply.part("ask") for i, reply in replies.items()}
         if question["kind"] != "masked":
-            return self.relay.answer(question, parts)
+            before = len(self.ledger.cancelled)
+            answer = self.relay.answer(question, parts)
+            if len(self.ledger.cancelled) > before:
+                self._say(
+                    f"round {now.number}: a sum is left out: its ciphertexts cancel each other, and it "
+                    "would not be sealed any more"
+                )
+            return answer
         adverts = {i: part["message"].tobytes() for i, part in parts.items() if "message" in part}
         head = {"run": self.job.run, "round": now.number, "attempt": now.attempt, "stage": len(now.log)}
         with self.ledger.clock("server", "encryption"):
