@@ -129,10 +129,11 @@ def test_a_server_that_is_killed_goes_on_and_ends_the_same(federation, undisturb
 
 def test_sites_bring_their_own_data_and_failures_tell_nothing_of_them(federation):
     changes, out = "method.kind=fedavg rounds=1 data.groups=1", federation.folder / "own"
-    said = list(run(federation, out, changes, data="own", load="hooks:load", classes="3", patience=4))
+    said = list(run(federation, out, changes, data="own", load="hooks:load", classes="3"))
     *_, summary, rounds = read(federation, out, changes)
     assert rounds[0]["participants"] == [0, 1] and summary["dataset"] == "own" and summary["accuracy"] > 0
-    refused = next(line for line in said if line.startswith("a node is refused"))
+    (refused,) = (line for line in said if line.startswith("a node is refused"))
+    assert not any(line.startswith("waiting for nodes") for line in said)
     assert "node 2: hooks:load failed: ValueError" in refused and "diagnosis" not in "".join(said)
     assert "diagnosis" in (federation.folder / "site-2" / "node.log").read_text()
 

@@ -31,17 +31,33 @@ def site(tmp_path, data):
     return Own(3, tmp_path, None, data, "", "")
 
 
-@pytest.mark.parametrize("how", ["a folder's name", "a file's name", "a label", "a hook's words"])
-def test_what_is_wrong_with_data_stays_in_the_nodes_log(how, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("a folder's name", "one of its folders is no class; expected folders named numbers"),
+        ("a file's name", "one of its images cannot be read"),
+        ("a label", "y holds other numbers than classes 0, 1, 2, …"),
+        ("a label too high", "its labels go beyond the run's classes, expected 0 to 2"),
+        ("no file", "the file of its data is not there"),
+        ("a pixel", "x is int64, expected uint8 or floats in [0, 1]"),
+        ("a hook's words", "hooks:load failed: DataError"),
+    ],
+)
+def test_the_operator_is_told_what_is_wrong_with_data_without_names_and_values(
+    how, told, tmp_path, monkeypatch
+):
     own, app = site(tmp_path, tmp_path / "data"), shared()
     if how == "a folder's name":
         (tmp_path / "data" / "smith").mkdir(parents=True)
     elif how == "a file's name":
         (tmp_path / "data" / "0").mkdir(parents=True)
         (tmp_path / "data" / "0" / "smith.png").write_text("no image")
-    elif how == "a label":
+    elif how != "a hook's words":
         own = site(tmp_path, tmp_path / "smith.npz")
-        np.savez(tmp_path / "smith.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([0, 1, -7]))
+        y = {"a label": -777, "a label too high": 777}.get(how, 2)
+        x = np.full((3, 8, 8), 777) if how == "a pixel" else np.zeros((3, 8, 8), np.uint8)
+        if how != "no file":
+            np.savez(tmp_path / "smith.npz", x=x, y=np.array([0, 1, y]))
     else:
         app = shared("hooks:load")
 
@@ -51,7 +67,9 @@ def test_what_is_wrong_with_data_stays_in_the_nodes_log(how, tmp_path, monkeypat
         monkeypatch.setattr("flameche.flower.work.hook", lambda reference: failing)
     with pytest.raises(DataError, match="the node's log says more") as caught:
         load(app, own, {})
-    assert "smith" not in str(caught.value) and "smith" in str(caught.value.__cause__)
+    said = str(caught.value)
+    assert said.startswith(f"node 3: {told}") and "\n" not in said
+    assert "smith" not in said and "777" not in said and "smith" in str(caught.value.__cause__)
 
 
 def test_a_nodes_words_cannot_steer_the_operators_terminal():

@@ -87,9 +87,15 @@ class Coordinator:
         least = min(job.least_nodes, job.participants)
         here = self.roster.wait_for(job.rules.clients - len(job.removed) if r == 1 else least)
         if len(here) < least:
+            refused = self.roster.unusable
+            why = (
+                f"{refused} were refused for the reasons above; correct these at the sites, and "
+                if refused
+                else f"also after {job.patience:g} s; "
+            )
             raise TooFew(
-                f"round {r}: {len(here)} nodes are there and {least} are needed, also after "
-                f"{job.patience:g} s; the same command goes on from here"
+                f"round {r}: {len(here)} nodes are there and {least} are needed, {why}"
+                "the same command goes on from here"
             )
         there = np.array(here, np.int64)
         drawn = draw_participants(job.seed, r, job.rules.clients, job.participants, there)

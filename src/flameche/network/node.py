@@ -18,7 +18,7 @@ from flameche import __version__
 from flameche.crypto.api import Scheme
 from flameche.crypto.box import Box
 from flameche.crypto.masking import SecAgg
-from flameche.errors import FlamecheError, OutOfRange, SealError, StoreError
+from flameche.errors import DataError, FlamecheError, OutOfRange, SealError, StoreError
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import Method
 from flameche.methods.living import Living
@@ -95,7 +95,7 @@ class Node:
         work = self.work
         metadata = self._metadata(str(parcel.head.get("instance", "")))
         if not np.isfinite(metadata.phi).all():
-            raise Refused(f"node {work.number}: its metadata hold NaN or infinite values; look at its data")
+            raise DataError(f"node {work.number}: its metadata hold NaN or infinite values; look at its data")
         return Parcel(
             {
                 "what": "hello", "run": work.run, "version": __version__, "size": work.size(),
