@@ -14,8 +14,11 @@ from flameche.flower import guard
 pytest.importorskip("flwr")
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_secret
+from flameche.errors import StoreError
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.deployment import simulated_data
+from flameche.experiments.welcome import welcome
 from flameche.flower.agreed import app_hash
 from flameche.flower.certificates import make_node_key
 from flameche.flower.fleet import MARK
@@ -80,6 +83,16 @@ def test_every_site_ends_with_its_model_and_nothing_is_open_to_others(federation
         ):
             assert private.stat().st_mode & 0o077 == 0
     assert_blind(federation, undisturbed[2])
+
+
+def test_a_node_and_not_the_server_can_tell_a_newcomer_its_cluster(federation, undisturbed):
+    _, experiment, folder, summary, _ = undisturbed
+    own = simulated_data(experiment, 0, 1)
+    data = own.train[0][:, 0], own.train[1]
+    found = welcome(federation.folder / "site-0" / "state", data)
+    assert found["cluster"] == summary["assignment_final"][1]
+    with pytest.raises(StoreError, match="the server may not read centroids"):
+        welcome(folder, data)
 
 
 def assert_blind(world, run):

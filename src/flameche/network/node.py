@@ -32,6 +32,8 @@ from flameche.network.site import Site
 from flameche.protocol.ledger import Ledger
 from flameche.training.trainer import Trainer, TrainingPlan
 
+CLUSTERS = "clusters.npz"  # in a node's folder, and in the server's run folder where the server may read it
+
 
 class Unreadable(Exception):
     """What clients left with the server cannot be read; another node's copy may be."""
@@ -55,6 +57,8 @@ class Work:
     metadata: Callable[[], Metadata] = field(repr=False)  # of this client, one row
     trainer: Callable[[], Trainer] = field(repr=False)  # over this client's data, under its number
     box: Box | None = None  # where the server must not read what clients know
+    keepsake: Callable[[Arrays], Arrays] = lambda keep: keep  # of what a method keeps: what newcomers need
+    config: str = ""  # the experiment, to lie beside it
 
 
 class Node:
@@ -114,8 +118,9 @@ class Node:
             method = self._method(world, opening)
             self._take_members(method, opening)
             if opening.head["finish"]:
-                said = self._finish(method)
+                said, kept = self._finish(method)
             else:
+                kept = {}
                 participants = np.array(opening.head["participants"], np.int64)
                 said = {"reclustered": bool(method.round(int(opening.head["round"]), participants))}
         except Paused as pause:
@@ -132,7 +137,7 @@ class Node:
              "cluster": int(method.assignment[self.work.number])}
         )  # fmt: skip
         sealed = self._sealed(method, int(opening.head["round"]))
-        return _reply("done", link, said, {"state": from_bytes(sealed)})
+        return _reply("done", link, said, {"state": from_bytes(sealed), **kept})
 
     def _paused(self, pause: Paused, link: Link, method: Method, parcel: Parcel) -> Parcel:
         """Hand in what the question needs of this node; a vector to be masked opens a session instead."""
@@ -185,11 +190,19 @@ class Node:
         score = {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "row": row}
         return Parcel({"what": "score", **_finite(score)})
 
-    def _finish(self, method: Method) -> dict[str, Any]:
+    def _finish(self, method: Method) -> tuple[dict[str, Any], Arrays]:
+        """Play the end of a run; keep here what newcomers need, and give it to a server that may read it."""
         outcome = method.finish()
+        kept: Arrays = {}
+        if outcome.keep:
+            arrays = self.work.keepsake(dict(outcome.keep))
+            self.site.forget(CLUSTERS)  # of another run, which the new config would not fit
+            self.site.write("config.toml", self.work.config.encode())
+            self.site.write_arrays(CLUSTERS, arrays)
+            kept = {} if self.work.box else {"keep": from_bytes(npz_bytes(arrays))}
         final = None if outcome.assignment is None else outcome.assignment.tolist()
         numbers = {"dbi": float(outcome.dbi), "ch": float(outcome.ch)}
-        return {"final": final, **_finite(numbers)}
+        return {"final": final, **_finite(numbers)}, kept
 
     def _world(self, link: Link, opening: Parcel, parcel: Parcel) -> ReplicaWorld:
         work = self.work

@@ -5,6 +5,8 @@ round.npz  answer.*   the round under way: how it began, and the answers so far
 trained.*             models trained in that round
 session.*             secure aggregation between two steps; each file is read once
 last.json             the last round it took part in, and its cluster then
+clusters.npz          after the run: what a client that comes later needs to find its cluster
+config.toml           with it: the run's experiment
 """
 
 from __future__ import annotations
