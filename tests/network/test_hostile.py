@@ -111,8 +111,9 @@ def test_metadata_are_made_anew_for_a_run_that_begins_anew_and_kept_while_it_goe
 
 def test_numbers_that_no_message_can_hold_are_left_out(tmp_path):
     node = federation(experiment(**FIVE), tmp_path).make(0)
-    end = SimpleNamespace(assignment=None, dbi=float("nan"), ch=float("inf"))
-    assert node._finish(SimpleNamespace(finish=lambda: end)) == {"final": None, "dbi": None, "ch": None}
+    end = SimpleNamespace(assignment=None, dbi=float("nan"), ch=float("inf"), keep={})
+    said, kept = node._finish(SimpleNamespace(finish=lambda: end))
+    assert said == {"final": None, "dbi": None, "ch": None} and kept == {}
 
 
 @pytest.mark.parametrize("text", ["x\nround 1/2 · nodes 0-4", "\x1b[2J", "x\r"])

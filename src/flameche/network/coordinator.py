@@ -30,6 +30,7 @@ from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Checkpoint, Recorder
 from flameche.simulation.schedule import draw_participants
 
+CANCELLED = "a sum is left out: its ciphertexts cancel each other, and it would not be sealed any more"
 MOST_EXCHANGES = 1000  # in a round
 MOST_ASKED = 4  # messages to a node for one answer
 MOST_DRAWS = 3  # of a round's nodes
@@ -87,14 +88,8 @@ class Coordinator:
         least = min(job.least_nodes, job.participants)
         here = self.roster.wait_for(job.rules.clients - len(job.removed) if r == 1 else least)
         if len(here) < least:
-            refused = self.roster.unusable
-            why = (
-                f"{refused} were refused for the reasons above; correct these at the sites, and "
-                if refused
-                else f"also after {job.patience:g} s; "
-            )
             raise TooFew(
-                f"round {r}: {len(here)} nodes are there and {least} are needed, {why}"
+                f"round {r}: {len(here)} nodes are there and {least} are needed, {self.roster.why_few}; "
                 "the same command goes on from here"
             )
         there = np.array(here, np.int64)
@@ -265,10 +260,7 @@ class Coordinator:
             before = len(self.ledger.cancelled)
             answer = self.relay.answer(question, parts)
             if len(self.ledger.cancelled) > before:
-                self._say(
-                    f"round {now.number}: a sum is left out: its ciphertexts cancel each other, and it "
-                    "would not be sealed any more"
-                )
+                self._say(f"round {now.number}: {CANCELLED}")
             return answer
         adverts = {i: part["message"].tobytes() for i, part in parts.items() if "message" in part}
         head = {"run": self.job.run, "round": now.number, "attempt": now.attempt, "stage": len(now.log)}

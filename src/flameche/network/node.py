@@ -32,8 +32,6 @@ from flameche.network.site import Site
 from flameche.protocol.ledger import Ledger
 from flameche.training.trainer import Trainer, TrainingPlan
 
-CLUSTERS = "clusters.npz"  # in a node's folder, and in the server's run folder where the server may read it
-
 
 class Unreadable(Exception):
     """What clients left with the server cannot be read; another node's copy may be."""
@@ -196,9 +194,7 @@ class Node:
         kept: Arrays = {}
         if outcome.keep:
             arrays = self.work.keepsake(dict(outcome.keep))
-            self.site.forget(CLUSTERS)  # of another run, which the new config would not fit
-            self.site.write("config.toml", self.work.config.encode())
-            self.site.write_arrays(CLUSTERS, arrays)
+            self.site.keep_clusters(self.work.config, arrays)
             kept = {} if self.work.box else {"keep": from_bytes(npz_bytes(arrays))}
         final = None if outcome.assignment is None else outcome.assignment.tolist()
         numbers = {"dbi": float(outcome.dbi), "ch": float(outcome.ch)}

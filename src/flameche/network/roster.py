@@ -70,6 +70,13 @@ class Roster:
         """Count the nodes that cannot take part until something is corrected at their sites."""
         return sum(why.permanent for why in self._refused.values())
 
+    @property
+    def why_few(self) -> str:
+        """Say why there are no more nodes, after a wait."""
+        if self.unusable:
+            return f"{self.unusable} were refused for the reasons above: correct these at the sites"
+        return f"also after {self._job.patience:g} s"
+
     def _compare(self, replies: Iterable[Parcel]) -> None:
         """Find the shape of most nodes' metadata; who has another is refused, also if it came first."""
         self._claims |= {int(reply.head["number"]): tuple(reply.head["blocks"]) for reply in replies}

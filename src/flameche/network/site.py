@@ -125,6 +125,12 @@ class Site:
         """Keep an answer."""
         self.write(f"answer.{number}", answer.to_bytes())
 
+    def keep_clusters(self, config: str, arrays: Arrays) -> None:
+        """Keep what newcomers need, with the experiment, in place of an earlier run's."""
+        self.forget("clusters.npz")  # which the new config would not fit
+        self.write("config.toml", config.encode())
+        self.write_arrays("clusters.npz", arrays)
+
     def write_last(self, what: dict[str, Any]) -> None:
         """Keep, for whoever looks, what became of this node last."""
         self.write("last.json", json.dumps(what).encode())
