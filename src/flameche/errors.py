@@ -18,7 +18,14 @@ class ConfigError(BadInput):
 
 
 class DataError(BadInput):
-    """A dataset is missing, damaged, or does not hold what was asked of it."""
+    """A dataset is missing, damaged, or does not hold what was asked of it.
+
+    `public` says what is wrong without a file's name or a value of the data, for who must not see these.
+    """
+
+    def __init__(self, message: str, *, public: str = "") -> None:
+        super().__init__(message)
+        self.public = public
 
 
 class StoreError(BadInput):
@@ -37,6 +44,10 @@ class SealError(FlamecheError):
     """A sealed vector does not fit: another scheme, another length, damaged bytes."""
 
     client: int | None = None  # whose message it was, where that is known
+
+
+class Cancelled(SealError):
+    """Ciphertexts cancelled each other: their sum would no longer be sealed, so it is not formed."""
 
 
 class OverflowBudget(SealError):

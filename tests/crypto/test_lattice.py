@@ -2,6 +2,7 @@ import base64
 import copy
 import json
 import pickle
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 
@@ -25,7 +26,7 @@ from flameche.crypto.lattice import (
     write_chunks,
 )
 from flameche.crypto.registry import adder_from_bytes, make_scheme
-from flameche.errors import SealError
+from flameche.errors import Cancelled, SealError
 
 BOUND, MAX_TERMS = 4.0, 8
 KINDS = ["bfv", "ckks", "ckks-paper"]
@@ -243,6 +244,34 @@ def test_adding_and_subtracting_leave_their_operands_alone(kind):
     adder.add([total, *parts])
     assert [part.to_bytes() for part in parts] == before
     assert single.to_bytes() == before[0] and total.to_bytes() == kept
+
+
+def negated(own, sealed):
+    """The negative of a sealed vector, as a ciphertext: anybody who has its bytes can make it."""
+    adder = own.adder()
+    term = adder.load(sealed)
+    other = load_all(own, [np.zeros(term.numbers)])[0]
+    chunks = tuple((b - a) - b for a, b in zip(term.chunks, other.chunks, strict=True))
+    return replace(term, chunks=chunks).to_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ciphertexts_that_cancel_each_other_are_no_sum_and_stay_as_they_were(kind):
+    own = scheme(kind)
+    adder, (one, other) = own.adder(), load_all(own, vectors_of(2, 5))
+    against = adder.load(negated(own, one.to_bytes()))
+    before = [part.to_bytes() for part in (one, against, other)]
+    whole = adder.add([one, other, against])
+    for nothing in (
+        lambda: adder.add([one, against]),
+        lambda: adder.add([one, against, other]),
+        lambda: adder.add([one, other, against, adder.load(negated(own, other.to_bytes()))]),
+        lambda: adder.subtract(whole, [other]),
+    ):
+        with pytest.raises(Cancelled, match="cancel each other"):
+            nothing()
+    assert [part.to_bytes() for part in (one, against, other)] == before
+    assert adder.subtract(whole, [against]).terms == 2
 
 
 # CKKS: the stated error

@@ -14,8 +14,11 @@ from flameche.flower import guard
 pytest.importorskip("flwr")
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_secret
+from flameche.errors import StoreError
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
+from flameche.experiments.deployment import simulated_data
+from flameche.experiments.welcome import welcome
 from flameche.flower.agreed import app_hash
 from flameche.flower.certificates import make_node_key
 from flameche.flower.fleet import MARK
@@ -82,6 +85,16 @@ def test_every_site_ends_with_its_model_and_nothing_is_open_to_others(federation
     assert_blind(federation, undisturbed[2])
 
 
+def test_a_node_and_not_the_server_can_tell_a_newcomer_its_cluster(federation, undisturbed):
+    _, experiment, folder, summary, _ = undisturbed
+    own = simulated_data(experiment, 0, 1)
+    data = own.train[0][:, 0], own.train[1]
+    found = welcome(federation.folder / "site-0" / "state", data)
+    assert found["cluster"] == summary["assignment_final"][1]
+    with pytest.raises(StoreError, match="the server may not read centroids"):
+        welcome(folder, data)
+
+
 def assert_blind(world, run):
     """Look for a node's metadata and for the clients' key in everything that the server wrote."""
     with np.load(world.folder / "site-0" / "state" / "metadata.npz") as file:
@@ -129,10 +142,11 @@ def test_a_server_that_is_killed_goes_on_and_ends_the_same(federation, undisturb
 
 def test_sites_bring_their_own_data_and_failures_tell_nothing_of_them(federation):
     changes, out = "method.kind=fedavg rounds=1 data.groups=1", federation.folder / "own"
-    said = list(run(federation, out, changes, data="own", load="hooks:load", classes="3", patience=4))
+    said = list(run(federation, out, changes, data="own", load="hooks:load", classes="3"))
     *_, summary, rounds = read(federation, out, changes)
     assert rounds[0]["participants"] == [0, 1] and summary["dataset"] == "own" and summary["accuracy"] > 0
-    refused = next(line for line in said if line.startswith("a node is refused"))
+    (refused,) = (line for line in said if line.startswith("a node is refused"))
+    assert not any(line.startswith("waiting for nodes") for line in said)
     assert "node 2: hooks:load failed: ValueError" in refused and "diagnosis" not in "".join(said)
     assert "diagnosis" in (federation.folder / "site-2" / "node.log").read_text()
 

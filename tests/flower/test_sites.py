@@ -1,5 +1,6 @@
 """A site's side and a run's end: a node's words, its key, models that nobody trained."""
 
+from shutil import copy2
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,8 @@ from flwr.app import Error, Message
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_info
 from flameche.errors import BadInput, DataError, StoreError
 from flameche.experiments.config import load_experiment
+from flameche.experiments.run import run_experiment
+from flameche.experiments.welcome import welcome
 from flameche.flower.live import Live
 from flameche.flower.local import digits_app, make_keys, start_node
 from flameche.flower.outcome import models_table, summarise
@@ -23,7 +26,8 @@ from flameche.network.parcel import Lost, Parcel
 from flameche.network.standing import Standing
 from flameche.protocol.ledger import Ledger
 from tests.flower.test_transport import _as_in_a_run, exchange  # noqa: F401
-from tests.network.local import experiment
+from tests.network.local import experiment, federation, own_data
+from tests.network.test_equal import keys_for
 
 
 def shared(load=""):
@@ -34,17 +38,33 @@ def site(tmp_path, data):
     return Own(3, tmp_path, None, data, "", "")
 
 
-@pytest.mark.parametrize("how", ["a folder's name", "a file's name", "a label", "a hook's words"])
-def test_what_is_wrong_with_data_stays_in_the_nodes_log(how, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("a folder's name", "one of its folders is no class; expected folders named numbers"),
+        ("a file's name", "one of its images cannot be read"),
+        ("a label", "y holds other numbers than classes 0, 1, 2, …"),
+        ("a label too high", "its labels go beyond the run's classes, expected 0 to 2"),
+        ("no file", "the file of its data is not there"),
+        ("a pixel", "x is int64, expected uint8 or floats in [0, 1]"),
+        ("a hook's words", "hooks:load failed: DataError"),
+    ],
+)
+def test_the_operator_is_told_what_is_wrong_with_data_without_names_and_values(
+    how, told, tmp_path, monkeypatch
+):
     own, app = site(tmp_path, tmp_path / "data"), shared()
     if how == "a folder's name":
         (tmp_path / "data" / "smith").mkdir(parents=True)
     elif how == "a file's name":
         (tmp_path / "data" / "0").mkdir(parents=True)
         (tmp_path / "data" / "0" / "smith.png").write_text("no image")
-    elif how == "a label":
+    elif how != "a hook's words":
         own = site(tmp_path, tmp_path / "smith.npz")
-        np.savez(tmp_path / "smith.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([0, 1, -7]))
+        y = {"a label": -777, "a label too high": 777}.get(how, 2)
+        x = np.full((3, 8, 8), 777) if how == "a pixel" else np.zeros((3, 8, 8), np.uint8)
+        if how != "no file":
+            np.savez(tmp_path / "smith.npz", x=x, y=np.array([0, 1, y]))
     else:
         app = shared("hooks:load")
 
@@ -54,7 +74,9 @@ def test_what_is_wrong_with_data_stays_in_the_nodes_log(how, tmp_path, monkeypat
         monkeypatch.setattr("flameche.flower.work.hook", lambda reference: failing)
     with pytest.raises(DataError, match="the node's log says more") as caught:
         load(app, own, {})
-    assert "smith" not in str(caught.value) and "smith" in str(caught.value.__cause__)
+    said = str(caught.value)
+    assert said.startswith(f"node 3: {told}") and "\n" not in said
+    assert "smith" not in said and "777" not in said and "smith" in str(caught.value.__cause__)
 
 
 def test_a_nodes_words_cannot_steer_the_operators_terminal():
@@ -93,6 +115,38 @@ def test_a_run_goes_on_with_the_key_that_it_began_with(tmp_path, monkeypatch):
     for key, end in ((first, Stopped), (first, Stopped), (second, StoreError)):
         with pytest.raises(end):
             Flameche(experiment, out=tmp_path / "runs", key=key).start(grid=None)
+
+
+@pytest.mark.parametrize("kind", ["plain", "secagg", "bfv"])
+def test_a_client_that_comes_after_a_run_on_a_network_finds_its_cluster(kind, tmp_path, monkeypatch):
+    own = experiment(scheme={"kind": kind, "min_cluster": 1}, rounds=2)
+    keys = keys_for(own, tmp_path / "keys")
+    transport = federation(own, tmp_path, keys=keys)
+    monkeypatch.setattr("flameche.flower.strategy.GridTransport", lambda grid: transport)
+    key = None if keys is None else keys / PUBLIC
+    strategy = Flameche(own, out=tmp_path / "runs", key=key, patience=0.1, own_data=False)
+    strategy.start(grid=None)
+    run, node = strategy.folder, tmp_path / "site0"
+    data = own_data(own.data, 0, 3).train
+    simulated, folder = run_experiment(own, 0, tmp_path / "simulated")
+    expected = welcome(folder, (data[0][:, 0], data[1]))
+    assert expected["cluster"] == simulated["assignment_final"][3]
+    same = ("cluster", "samples", "missing_classes", "sizes")
+
+    found = welcome(node, (data[0][:, 0], data[1]))
+    assert [found[key] for key in same] == [expected[key] for key in same] and found["accuracy"] is None
+    assert any("the operator's run folder has it" in note for note in found["notes"])
+    with pytest.raises(StoreError, match="the operator's run folder has it"):
+        welcome(node, data, model=tmp_path / "m.pt")
+    if kind == "bfv":  # the server may not read centroids
+        assert not (run / "clusters.npz").exists()
+        with pytest.raises(StoreError, match=r'scheme\.kind = "bfv" .* each node has them in its own folder'):
+            welcome(run, (data[0][:, 0], data[1]))
+        copy2(run / "models.npz", node)
+    whole = welcome(node if kind == "bfv" else run, (data[0][:, 0], data[1]), model=tmp_path / "m.pt")
+    assert whole["accuracy"] == pytest.approx(expected["accuracy"]) and (tmp_path / "m.pt").is_file()
+    for file in ("clusters.npz", "config.toml"):
+        assert (node / file).stat().st_mode & 0o077 == 0
 
 
 def test_models_that_nobody_trained_are_told_and_do_not_end_a_run_badly(tmp_path):

@@ -8,6 +8,8 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from flameche.errors import DataError, FlamecheError
+from flameche.flower.client_app import handle
 from flameche.flower.records import pack, unpack
 from flameche.flower.transport import GridTransport
 from flameche.network.parcel import Lost, Parcel
@@ -88,6 +90,16 @@ def test_an_error_is_a_loss_at_once_even_if_the_link_itself_sends_it():
     grid, _, found = exchange({3: (0.0, refused)})
     assert found == {3: Lost("node 3: its data")}
     assert grid.time == 0.0
+
+
+@pytest.mark.parametrize("problem", [DataError("node 3: y is empty"), FlamecheError("node 3: y is empty")])
+def test_what_has_to_be_corrected_at_a_site_is_told_apart_from_what_may_pass(problem, monkeypatch):
+    def failing(parcel, context):
+        raise problem
+
+    monkeypatch.setattr("flameche.flower.work.answer", failing)
+    _, _, found = exchange({3: (0.0, lambda message: handle(message, None))})
+    assert found == {3: Lost("node 3: y is empty", permanent=isinstance(problem, DataError))}
 
 
 def test_what_an_app_raised_is_told_in_its_own_words():

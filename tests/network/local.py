@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-from flameche.errors import FlamecheError
+from flameche.errors import BadInput, FlamecheError
 from flameche.experiments.build import build
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.deployment import node_work, server_job, simulated_data
@@ -62,7 +62,7 @@ class Local:
             try:
                 reply = carried(self.make(number).handle(carried(parcel)))
             except FlamecheError as problem:
-                reply = Lost(str(problem))
+                reply = Lost(str(problem), permanent=isinstance(problem, BadInput))
             if self.meddle:
                 reply = self.meddle(number, parcel, reply)
             self.seen.append((number, parcel, reply))

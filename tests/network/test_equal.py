@@ -5,6 +5,7 @@ import pytest
 
 from flameche.crypto.keyfile import read_secret, write_public, write_secret
 from flameche.crypto.registry import make_scheme
+from flameche.network.parcel import npz_arrays
 from tests.network.local import coordinator, experiment, federation, simulated
 
 KEYED = ("bfv", "ckks", "paillier")
@@ -57,6 +58,14 @@ def test_flameche(scheme, mode, tmp_path):
     server, records, (setup, result) = both(own, tmp_path)
     assert_equal(server, records, setup, result)
     assert server.standing.outcome["final"] == result.outcome.assignment.tolist()
+    kept = [
+        npz_arrays((tmp_path / f"site{n}" / "clusters.npz").read_bytes()) for n in range(own.data.clients)
+    ]
+    for arrays in [server.standing.keep, *kept] if scheme in ("plain", "secagg") else kept:
+        assert arrays["shape"].tolist() == [1, 8, 8] and arrays["classes"] == 10
+        for name, expected in result.outcome.keep.items():
+            np.testing.assert_allclose(arrays[name], expected, atol=1e-4)
+    assert bool(server.standing.keep) == (scheme in ("plain", "secagg"))  # else the server may not read it
 
 
 def test_nodes_train_as_the_plan_says(tmp_path):

@@ -1,8 +1,14 @@
 """Nodes that are lost, and servers that fall: a fault costs at most its own contribution."""
 
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from flameche.errors import DataError
+from flameche.network import roster
 from flameche.network.job import TooFew
 from flameche.network.parcel import Lost, Parcel
 from tests.network.local import Memory, coordinator, experiment, federation
@@ -200,6 +206,58 @@ def test_too_few_nodes_stop_the_run_and_lose_nothing(tmp_path, calm):
     transport.meddle, transport.online = None, set(transport.numbers)
     undisturbed = calm(own)
     same(coordinator(own, transport, memory).run(), undisturbed)
+
+
+def with_unusable_data(transport, numbers, why):
+    """Let the metadata of these nodes fail to be made, as they do where data cannot be used."""
+    usual = transport.make
+
+    def unusable(number):
+        raise DataError(f"node {number}: {why}")
+
+    def make(number):
+        node = usual(number)
+        if number in numbers:
+            node.work = replace(node.work, metadata=lambda: unusable(number))
+        return node
+
+    transport.make = make
+
+
+@pytest.fixture
+def unwaiting(monkeypatch):
+    def waited(seconds):
+        raise AssertionError("it waits for nodes that cannot come")
+
+    monkeypatch.setattr(roster, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+
+
+@pytest.mark.usefixtures("unwaiting")
+def test_a_run_whose_nodes_have_unusable_data_ends_at_once_and_says_why_once(tmp_path):
+    own = experiment(**PAPER)
+    transport = federation(own, tmp_path)
+    with_unusable_data(transport, range(1, own.data.clients), "y is empty")
+    server = coordinator(own, transport, patience=3600.0)
+    with pytest.raises(TooFew, match=r"1 nodes are there and 2 are needed, 5 were refused .* correct these"):
+        server.run()
+    assert server.said == [f"a node is refused: node {n}: y is empty" for n in range(1, 6)]
+
+
+@pytest.mark.usefixtures("unwaiting")
+def test_a_run_goes_on_without_a_node_whose_data_are_unusable_and_takes_it_in_once_corrected(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(roster, "AGAIN", 0.0)  # greeted again whenever somebody looks who is there
+    own = experiment(**{**PAPER, "rounds": 3, "participation": 1.0})
+    transport = federation(own, tmp_path)
+    numbers = {2}
+    with_unusable_data(transport, numbers, "y is empty")
+    server = coordinator(own, transport, patience=3600.0)
+    server._on_round = lambda record: numbers.clear() if record["round"] == 2 else None
+    records = server.run()
+    assert [2 in record["participants"] for record in records] == [False, False, True]
+    assert transport.calls["hello"] > own.data.clients + 2
+    assert server.said.count("a node is refused: node 2: y is empty") == 1
 
 
 def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from flameche.crypto.plain import PlainVector
+from flameche.crypto.registry import make_scheme
 from flameche.errors import StoreError
+from flameche.experiments.protection import deferred_notes
 from flameche.network.forms import misfit
 from flameche.network.job import Round, TooFew
 from flameche.network.parcel import Lost, Parcel, from_bytes
 from flameche.network.site import Site
-from tests.crypto.test_lattice import oddly_sealed
-from tests.network.local import Memory, coordinator, experiment, federation
+from tests.crypto.test_lattice import negated, oddly_sealed
+from tests.network.local import Memory, coordinator, experiment, federation, simulated
 from tests.network.test_equal import keys_for
 
 FIVE = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}, "method": {"mode": "paper"}}
@@ -109,8 +111,9 @@ def test_metadata_are_made_anew_for_a_run_that_begins_anew_and_kept_while_it_goe
 
 def test_numbers_that_no_message_can_hold_are_left_out(tmp_path):
     node = federation(experiment(**FIVE), tmp_path).make(0)
-    end = SimpleNamespace(assignment=None, dbi=float("nan"), ch=float("inf"))
-    assert node._finish(SimpleNamespace(finish=lambda: end)) == {"final": None, "dbi": None, "ch": None}
+    end = SimpleNamespace(assignment=None, dbi=float("nan"), ch=float("inf"), keep={})
+    said, kept = node._finish(SimpleNamespace(finish=lambda: end))
+    assert said == {"final": None, "dbi": None, "ch": None} and kept == {}
 
 
 @pytest.mark.parametrize("text", ["x\nround 1/2 · nodes 0-4", "\x1b[2J", "x\r"])
@@ -128,3 +131,76 @@ def test_no_message_reaches_a_file_outside_a_nodes_folder(tmp_path):
         with pytest.raises(StoreError, match="is not a file"):
             reach("session.x/../secret")
     assert (tmp_path / "secret").read_bytes() == b"s"
+
+
+@pytest.mark.parametrize("kind", ["bfv", "ckks"])
+def test_a_term_that_is_anothers_negative_costs_a_sum_and_not_the_run(kind, tmp_path):
+    own = experiment(
+        **{**FIVE, "method": {"mode": "paper", "clusters": 1}}, scheme={"kind": kind, "min_cluster": 1}
+    )
+    keys = keys_for(own, tmp_path / "keys")
+    transport = federation(own, tmp_path, keys=keys)
+    first = {}
+
+    def meddle(number, parcel, reply):
+        for name in [] if isinstance(reply, Lost) else [a for a in reply.arrays if a.endswith("/sealed")]:
+            sealed = reply.arrays[name].tobytes()
+            if number == 0:
+                first["sealed"] = sealed
+            elif number == 1 and "sealed" in first:
+                bad = negated(transport.make(1).work.scheme, first["sealed"])
+                reply = Parcel(reply.head, {**reply.arrays, name: from_bytes(bad)})
+        return reply
+
+    transport.meddle = meddle
+    memory = Memory()
+    server = coordinator(own, transport, memory, keys=keys)
+    records = server.run()
+    assert len(records) == 2 and server.ledger.cancelled
+    told = [line for line in server.said if "a sum is left out: its ciphertexts cancel each other" in line]
+    assert told and all(line.startswith("round ") for line in told)
+    assert any("its ciphertexts cancelled each other" in note for note in deferred_notes(own, server.ledger))
+    again = coordinator(own, transport, memory, keys=keys)  # the checkpoint can be gone on from
+    assert again.run() == records and again.ledger.cancelled == server.ledger.cancelled
+
+
+class Opposing:
+    """A scheme in which every second client seals the negative of what the one before it sealed."""
+
+    opened_by = "clients"
+
+    def __init__(self, scheme):
+        self.scheme, self.name, self.before = scheme, scheme.name, None
+
+    def adder(self):
+        return self.scheme.adder()
+
+    def client_key(self):
+        return self
+
+    def seal(self, vector):
+        sealed = self.scheme.client_key().seal(vector) if self.before is None else self.before
+        self.before = sealed if self.before is None else None
+        return sealed if self.before else negated(self.scheme, sealed)
+
+    def open(self, data):
+        return self.scheme.client_key().open(data)
+
+
+@pytest.mark.parametrize(
+    ("method", "scheme"),
+    [
+        ({"mode": "paper", "clusters": 1}, {}),
+        ({"mode": "paper", "hide_assignments": True}, {"updates": "ckks"}),
+        ({"kind": "flameche-soft", "clusters": 2}, {}),
+        ({"kind": "flameche-soft", "clusters": 2}, {"min_cluster": 2}),
+    ],
+)
+def test_a_simulation_goes_on_where_terms_cancel_and_its_notes_name_the_rounds(method, scheme):
+    how = {"participation": 1.0, "rounds": 2, "data": {"clients": 4}}
+    own = experiment(**how, method=method, scheme={"kind": "bfv", "min_cluster": 1, **scheme})
+    setup, result = simulated(own, scheme=Opposing(make_scheme("bfv", clients=4)))
+    assert len(result.rounds) == 2 and result.mean_accuracy > 0
+    *others, note = deferred_notes(own, setup.world.ledger)
+    assert method.get("kind") or not others  # a sum that cancels is not told to be held back for being small
+    assert note.startswith("round 1, round 2, the criteria after the last round: a sum was left out")

@@ -5,7 +5,7 @@ import pytest
 
 from flameche.network import roster
 from flameche.network.job import TooFew
-from flameche.network.parcel import Lost, Parcel, from_bytes
+from flameche.network.parcel import Lost, Parcel, from_bytes, npz_arrays, npz_bytes
 from tests.network.local import Local, Memory, coordinator, experiment, federation
 from tests.network.test_equal import assert_equal, both, keys_for
 
@@ -216,6 +216,27 @@ def test_who_is_away_at_the_end_stays_where_it_was(tables, tmp_path):
     stored = server.standing.assignment.tolist()
     assert min(stored) == 0 and max(stored) == 1  # there is a difference to make
     assert server.standing.outcome["final"][:3] == stored[:3]
+
+
+def test_what_newcomers_need_is_taken_from_most_nodes_and_survives_the_server(tmp_path):
+    own = experiment(**PAPER)
+    transport, memory = federation(own, tmp_path), Memory()
+
+    def meddle(number, parcel, reply):
+        bad = {0: b"no archive", 1: npz_bytes({"theta": np.ones(3)})}.get(number)
+        if isinstance(reply, Lost) or "ask/keep" not in reply.arrays or bad is None:
+            return reply
+        return Parcel(reply.head, {**reply.arrays, "ask/keep": from_bytes(bad)})
+
+    transport.meddle = meddle
+    server = coordinator(own, transport, memory)
+    server.run()
+    again = coordinator(own, transport, memory)
+    again.run()
+    expected = npz_arrays((tmp_path / "site2" / "clusters.npz").read_bytes())
+    for kept in (server.standing.keep, again.standing.keep):
+        assert kept.keys() == expected.keys()
+        assert all(np.array_equal(kept[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("file", ["round.npz", "answer.0", "metadata.npz"])

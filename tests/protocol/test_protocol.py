@@ -11,7 +11,9 @@ from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Spread, UnitMeans
 from flameche.protocol.server import AdditiveServer
 from flameche.protocol.sums import StoredSums
+from flameche.protocol.vault import Vault
 from tests.conftest import planted_metadata
+from tests.crypto.test_lattice import negated, scheme, vectors_of
 
 
 def blank(metadata, clusters):
@@ -114,6 +116,47 @@ def test_a_servers_state_brings_its_terms_and_sums_back():
     first, second = (s.sums_of_stored(np.arange(8), group) for s in (server, again))
     assert first == second
     assert again.holds(np.array([0, 7])).all()
+
+
+@pytest.mark.parametrize("kind", ["bfv", "ckks"])
+def test_a_sum_whose_ciphertexts_cancel_is_left_out_until_it_can_be_formed(kind):
+    own, ledger = scheme(kind), Ledger(4)
+    vectors = vectors_of(3, 5)
+    a, b, c = (own.client_key().seal(vector) for vector in vectors)
+    server = AdditiveServer(own.adder(), ledger, 2)
+    server.store(np.arange(4), [a, negated(own, a), b, c])
+    ledger.round = 1
+    first, second = server.sums_of_stored(np.arange(4), np.array([0, 0, 1, 1]))
+    assert first is None and server.cancelled == {0} and ledger.cancelled == [1]
+    found = own.client_key().open(second)
+    assert np.allclose(found, vectors[1] + vectors[2], atol=1e-4)
+
+    ledger.round = 2
+    server.drop(np.arange(4))
+    server.store(np.arange(3), [a, b, negated(own, a)])  # added in this order, each step is sealed
+    assert server.sums_of_stored(np.arange(3), np.zeros(3, np.int64))[0] is not None
+    assert server.sums_of_stored(np.array([0, 2]), np.zeros(2, np.int64)) == [None, None]
+    assert ledger.cancelled == [1, 2]
+
+    again = AdditiveServer(own.adder(), ledger, 2)
+    again.restore(server.state())
+    assert again.cancelled == {0}
+    for one in (server, again):
+        one.drop(np.array([2]))
+        (left, _) = one.sums_of_stored(np.array([0]), np.array([0]))
+        assert np.allclose(own.client_key().open(left), vectors[0], atol=1e-4)
+        assert not one.cancelled
+
+
+def test_the_guard_does_not_count_a_sum_as_opened_that_cancelled():
+    own, ledger = scheme("bfv"), Ledger(4)
+    a, b, c = (own.client_key().seal(vector) for vector in vectors_of(3, 5))
+    vault = Vault(own.adder(), 4, 2, 2, ledger)
+    vault.store(np.arange(4), [a, negated(own, a), b, c])
+    assert [total is None for total in vault.totals(np.arange(4), np.array([0, 0, 1, 1]))] == [True, False]
+    assert vault.guard.state()["guard_released"].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
+    assert vault.once([a, negated(own, a), b, c], np.array([0, 0, 1, 1]))[0] is None
+    assert vault.guard.deferred == 0 and len(ledger.cancelled) == 2
 
 
 def test_the_server_has_no_key_and_no_way_to_open():

@@ -49,11 +49,11 @@ class Adder(Protocol):
         ...
 
     def add(self, parts: Iterable[Sealed]) -> Sealed:
-        """Add vectors of one length; at least one."""
+        """Add vectors of one length; at least one. Cancelled if that would leave nothing sealed."""
         ...
 
     def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> Sealed:
-        """Take vectors that are summed in a total out of it again."""
+        """Take vectors that are summed in a total out of it again. Cancelled if nothing would be sealed."""
         ...
 
 

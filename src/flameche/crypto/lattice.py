@@ -15,7 +15,8 @@ import hashlib
 import json
 import secrets
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -23,7 +24,7 @@ import tenseal as ts
 
 from flameche.crypto.api import KeyInfo, Sealed
 from flameche.crypto.envelope import Envelope, fingerprint, pack, unpack
-from flameche.errors import OverflowBudget, SealError
+from flameche.errors import Cancelled, OverflowBudget, SealError
 
 # Largest total modulus in bits for 128-bit classical security with ternary secrets:
 # Albrecht et al., "Homomorphic Encryption Standard", 2018, table 1.
@@ -127,7 +128,7 @@ class LatticeAdder:
         return LatticeVector(self._scheme, self._mark, envelope.terms, envelope.numbers, loaded)
 
     def add(self, parts: Iterable[Sealed]) -> LatticeVector:
-        """Add vectors of one length; at least one."""
+        """Add vectors of one length; at least one. Cancelled if their ciphertexts cancel each other."""
         vectors = [cast(LatticeVector, part) for part in parts]
         if not vectors:
             raise SealError("nothing to add: a sum needs at least one sealed vector")
@@ -135,12 +136,13 @@ class LatticeAdder:
         for i, vector in enumerate(vectors[1:]):
             self._fits(vectors[0], vector)
             pairs = zip(total, vector.chunks, strict=True)
-            # The first addition makes new ciphertexts, the others add into those.
-            total = tuple(a + b if i == 0 else a.add_(b) for a, b in pairs)
+            with _still_sealed():
+                # The first addition makes new ciphertexts, the others add into those.
+                total = tuple(a + b if i == 0 else a.add_(b) for a, b in pairs)
         return self._made(vectors[0], total, sum(vector.terms for vector in vectors))
 
     def subtract(self, total: Sealed, parts: Iterable[Sealed]) -> LatticeVector:
-        """Take vectors out of a total again; at least one term stays.
+        """Take vectors out of a total again; at least one term stays; Cancelled if these cancel each other.
 
         A ciphertext that was added takes its noise with it, so a sum carries the noise of its terms only,
         however often terms came and went.
@@ -153,7 +155,8 @@ class LatticeAdder:
         for i, vector in enumerate(out):
             self._fits(whole, vector)
             pairs = zip(left, vector.chunks, strict=True)
-            left = tuple(a - b if i == 0 else a.sub_(b) for a, b in pairs)
+            with _still_sealed():
+                left = tuple(a - b if i == 0 else a.sub_(b) for a, b in pairs)
         return self._made(whole, left, terms)
 
     def _fits(self, a: LatticeVector, b: LatticeVector) -> None:
@@ -248,6 +251,17 @@ def read_key(
         raise SealError(f"this is the {given} part of a key for '{scheme}'; {needed}")
     public = _serialise(context, False) if context.has_secret_key() else raw
     return ring, settings, name, context, public
+
+
+@contextmanager
+def _still_sealed() -> Iterator[None]:
+    """Turn SEAL's refusal of a result that anybody could read into an error of our own."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if "transparent" not in str(problem):
+            raise
+        raise Cancelled("ciphertexts cancel each other: their sum would not be sealed any more") from problem
 
 
 def _pack_key(key: LatticeSecret, context: bytes) -> bytes:

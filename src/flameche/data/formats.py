@@ -152,15 +152,19 @@ def client_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
-                raise DataError(f"{path}: not an npz file; {how}")
+                raise DataError(f"{path}: not an npz file; {how}", public="its file is not an npz file")
             file.seek(0)
             with np.load(file, allow_pickle=False) as npz:
                 check_client_keys(str(path), npz.files)
                 return {key: npz[key] for key in npz.files}
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; give an npz with x and y") from error
+        raise DataError(
+            f"{path}: no such file; give an npz with x and y", public="the file of its data is not there"
+        ) from error
     except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged ({_brief(error)}); write it again") from error
+        raise DataError(
+            f"{path}: damaged ({_brief(error)}); write it again", public="the file of its data is damaged"
+        ) from error
 
 
 def check_client_keys(source: str, held: Collection[str]) -> None:
@@ -169,15 +173,18 @@ def check_client_keys(source: str, held: Collection[str]) -> None:
     if missing:
         raise DataError(
             f"{source}: missing {missing}, holds {', '.join(held)}; "
-            "write it with numpy.savez(file, x=images, y=labels)"
+            "write it with numpy.savez(file, x=images, y=labels)",
+            public=f"its data lack {missing}; expected images x and labels y",
         )
     if unknown := [name for name in held if name not in CLIENT_KEYS]:
         raise DataError(
             f"{source}: holds {', '.join(unknown)}, which nothing reads; leave it out: read are "
-            f"{', '.join(CLIENT_KEYS)}"
+            f"{', '.join(CLIENT_KEYS)}",
+            public=f"its data hold more arrays than are read: {', '.join(CLIENT_KEYS)}",
         )
     if ("test_x" in held) != ("test_y" in held):
-        raise DataError(f"{source}: test_x and test_y belong together; give both or neither")
+        both = "test_x and test_y belong together; give both or neither"
+        raise DataError(f"{source}: {both}", public=both)
 
 
 def check_client(
@@ -192,12 +199,17 @@ def check_client(
     if images.shape[1:] != shape:
         raise DataError(
             f"{source}: images are {list(images.shape[1:])}, the run's are {list(shape)} "
-            "(channels, height, width)"
+            "(channels, height, width)",
+            public=f"its images are {list(images.shape[1:])}, the run's are {list(shape)}",
         )
     if len(images) != len(labels):
-        raise DataError(f"{source}: x has {len(images)} images, but y {len(labels)} labels")
+        counts = f"x has {len(images)} images, but y {len(labels)} labels"
+        raise DataError(f"{source}: {counts}", public=counts)
     if int(labels.max()) >= classes:
-        raise DataError(f"{source}: y holds {int(labels.max())}, the run's classes are 0 to {classes - 1}")
+        raise DataError(
+            f"{source}: y holds {int(labels.max())}, the run's classes are 0 to {classes - 1}",
+            public=f"its labels go beyond the run's classes, expected 0 to {classes - 1}",
+        )
     return images, labels
 
 
@@ -238,43 +250,44 @@ def _require_arrays(path: Path, held: Collection[str], pool: str) -> None:
 
 def _labels(path: Path, name: str, y: NDArray[Any]) -> Labels:
     if y.ndim not in (1, 2) or (y.ndim == 2 and y.shape[1] != 1):
-        raise DataError(
-            f"{path}: {name} has shape {list(y.shape)}, expected one label per image, [N] or [N, 1]"
-        )
+        what = f"{name} has shape {list(y.shape)}, expected one label per image, [N] or [N, 1]"
+        raise DataError(f"{path}: {what}", public=what)
     if not np.issubdtype(y.dtype, np.integer):
         raise DataError(
             f"{path}: {name} is {y.dtype}, expected integers 0, 1, 2, …; "
-            "numpy.unique(labels, return_inverse=True)[1] numbers the classes"
+            "numpy.unique(labels, return_inverse=True)[1] numbers the classes",
+            public=f"{name} is {y.dtype}, expected integers 0, 1, 2, …",
         )
     _refuse_masked(path, name, y)
     if y.size == 0:
-        raise DataError(f"{path}: {name} is empty")
+        raise DataError(f"{path}: {name} is empty", public=f"{name} is empty")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high > np.iinfo(np.int32).max:
         raise DataError(
             f"{path}: {name} holds {low if low < 0 else high}, expected classes 0, 1, 2, …; "
-            "numpy.unique(labels, return_inverse=True)[1] numbers them so"
+            "numpy.unique(labels, return_inverse=True)[1] numbers them so",
+            public=f"{name} holds other numbers than classes 0, 1, 2, …",
         )
     return y.reshape(-1).astype(np.int64)
 
 
 def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
     if x.ndim not in (3, 4) or (x.ndim == 4 and not 1 <= x.shape[3] <= 4) or 0 in x.shape:
-        raise DataError(
-            f"{path}: {name} has shape {list(x.shape)}, "
-            "expected [N, H, W], or [N, H, W, Ch] with 1 to 4 channels"
-        )
+        what = f"{name} has shape {list(x.shape)}, expected [N, H, W], or [N, H, W, Ch] with 1 to 4 channels"
+        raise DataError(f"{path}: {what}", public=what)
     _refuse_masked(path, name, x)
     if np.issubdtype(x.dtype, np.floating):
         if np.isnan(x).any():
             raise DataError(
                 f"{path}: {name} has {int(np.isnan(x).sum())} NaN values, expected floats in [0, 1]; "
-                "replace them, or leave those samples out"
+                "replace them, or leave those samples out",
+                public=f"{name} has NaN values, expected floats in [0, 1]",
             )
         if x.min() < 0 or x.max() > 1:
             raise DataError(
                 f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8; "
-                "rescale them, in the same way for all clients"
+                "rescale them, in the same way for all clients",
+                public=f"{name} has values outside of [0, 1], expected floats in [0, 1] or uint8",
             )
         x = np.rint(x * 255).astype(np.uint8)
     elif x.dtype != np.uint8:
@@ -284,7 +297,8 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
             remedy = f"they go from {x.min()} to {x.max()}: " + ("use astype" if fit else "rescale them")
         raise DataError(
             f"{path}: {name} is {x.dtype}, expected uint8 or floats in [0, 1]; {remedy}, "
-            "in the same way for all clients"
+            "in the same way for all clients",
+            public=f"{name} is {x.dtype}, expected uint8 or floats in [0, 1]",
         )
     x = x[..., None] if x.ndim == 3 else x
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
@@ -292,9 +306,8 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
 
 def _refuse_masked(path: Path, name: str, array: NDArray[Any]) -> None:
     if np.ma.is_masked(array):
-        raise DataError(
-            f"{path}: {name} has masked values, which would be lost; fill them, or leave them out"
-        )
+        what = f"{name} has masked values, which would be lost; fill them, or leave them out"
+        raise DataError(f"{path}: {what}", public=what)
 
 
 def _brief(error: BaseException) -> str:

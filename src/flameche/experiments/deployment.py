@@ -20,13 +20,14 @@ from flameche.crypto.registry import info_of
 from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError, DataError
 from flameche.experiments.build import load_federation, own_samples, training_plan
-from flameche.experiments.config import config_hash
+from flameche.experiments.config import config_hash, to_toml
 from flameche.experiments.extraction import Extraction, shared_model
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
 from flameche.network.job import Job
 from flameche.network.node import Work
+from flameche.network.parcel import Arrays
 from flameche.network.relay import Rules
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
@@ -97,6 +98,8 @@ def node_work(
         metadata=part.metadata,
         trainer=part.trainer,
         box=box,
+        keepsake=part.keepsake,
+        config=to_toml(experiment),
     )
 
 
@@ -195,6 +198,12 @@ class _Part:
         extraction = Extraction(self._experiment, data.shape, data.classes, self._seed, self._device)
         samples = own_samples(self._experiment, self._federation()).of(np.array([self._number]))
         return extraction(samples)
+
+    def keepsake(self, keep: Arrays) -> Arrays:
+        """Add to what a method keeps what a newcomer needs besides: shape, classes and the run's seed."""
+        shape, classes = self.data.shape, self.data.classes
+        numbers = {"shape": shape, "classes": classes, "seed": self._seed}
+        return {**keep, **{name: np.array(number) for name, number in numbers.items()}}
 
     def trainer(self) -> Trainer:
         """Train on this client's samples: the plain loop, which one client is fastest with."""

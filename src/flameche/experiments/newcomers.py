@@ -2,7 +2,8 @@
 
 A finished run of FLAMECHE keeps what that takes: clusters.npz, with centroids, how far their clients were
 from them, and the images' shape; models.npz, with the K models. Nothing is retrained and nobody else is
-asked: the newcomer's samples stay with it.
+asked: the newcomer's samples stay with it. After a run on a network every node keeps clusters.npz in its
+folder, and the server too where it may read sums.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flameche.crypto.plain import Plain
+from flameche.crypto.registry import KEYED
 from flameche.em.spherical import Centroids, Floats, Ints, cosine
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
@@ -66,14 +68,20 @@ class Finished:
     shape: Shape
     classes: int
     axes: Axes | None
+    node: bool = False  # the folder is a node's, which has no models but its own
 
     @classmethod
     def read(cls, path: Path) -> Finished:
         """Open a run's folder; one line says what is wrong with it."""
         if not (path / "config.toml").is_file():
-            raise StoreError(f"{path} is not a run; expected a folder such as runs/<name>/<hash>/<seed>")
+            raise StoreError(
+                f"{path} is not a run; expected a folder such as runs/<name>/<hash>/<seed>, or, after a run "
+                "on a network, a node's own (state)"
+            )
         experiment = load_experiment(path / "config.toml")
-        if not (path / "summary.json").is_file():
+        kept = read_arrays(path / "clusters.npz")
+        node = kept is not None and "seed" in kept and not (path / "summary.json").is_file()
+        if not node and not (path / "summary.json").is_file():
             raise StoreError(f"{path}: the run is not finished; `flameche run` goes on with it")
         kind = experiment.method.kind
         if kind != "flameche":
@@ -81,21 +89,18 @@ class Finished:
                 f'{path}: method.kind = "{kind}" keeps no centroids that a newcomer could compare its '
                 'metadata with; method.kind = "flameche" does'
             )
-        kept = read_arrays(path / "clusters.npz")
         if kept is None:
-            raise StoreError(
-                f"{path}: no clusters.npz, which runs of earlier versions did not keep; run it again, in "
-                "another folder (--out)"
-            )
+            raise StoreError(f"{path}: no clusters.npz, {_where_else(path, experiment)}")
+        seed = kept["seed"] if "seed" in kept else read_json(path / "summary.json")["seed"]
         channels, height, width = (int(n) for n in kept["shape"])
         centroids = Centroids(kept["theta"].astype(np.float64), kept["mass"].astype(np.float64))
         axes = None
         if "axes" in kept:
             axes = Axes(kept["centre"].astype(np.float64), kept["axes"].astype(np.float64))
         return cls(
-            path, experiment, int(read_json(path / "summary.json")["seed"]), centroids,
+            path, experiment, int(seed), centroids,
             kept["label"].astype(np.int64), kept["spread"].astype(np.float64), (channels, height, width),
-            int(kept["classes"]), axes,
+            int(kept["classes"]), axes, node,
         )  # fmt: skip
 
     @property
@@ -106,6 +111,15 @@ class Finished:
     def models(self) -> Arrays | None:
         """Read the K models; None where the folder has been relieved of them."""
         return read_arrays(self.path / "models.npz")
+
+    @property
+    def without_models(self) -> str:
+        """Say why there may be no models."""
+        return (
+            "the operator's run folder has it, copy it here"
+            if self.node
+            else "the run's models were not kept"
+        )
 
     def metadata(self, x: NDArray[np.uint8], y: Ints, device: str) -> tuple[Metadata, Metadata | None]:
         """Summarise a client's samples: all [1 …]; with a part left out each time [n …], where it can be."""
@@ -141,6 +155,17 @@ class Finished:
         if not count >= 2:
             return float("nan")
         return float((mean + FAR * SD * deviation) * (count + 1) / (count - 1))
+
+
+def _where_else(path: Path, experiment: Experiment) -> str:
+    """Say why a finished run's folder has no centroids, and what to do."""
+    file = path / "environment.json"
+    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in KEYED:
+        return (
+            f'since under scheme.kind = "{experiment.scheme.kind}" the server may not read centroids; each '
+            "node has them in its own folder: give that one (--folder of `flameche deploy node`, then state)"
+        )
+    return "which runs of earlier versions did not keep; run it again, in another folder (--out)"
 
 
 def assign_client(run: Finished, x: NDArray[np.uint8], y: Ints, device: str = "cpu") -> dict[str, Any]:

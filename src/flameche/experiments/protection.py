@@ -120,11 +120,21 @@ def deferred_notes(experiment: Experiment, ledger: Ledger) -> list[str]:
     """Say how many sums were held back, of what, why, and what would help."""
     least = experiment.scheme.least
     names = {"metadata": "metadata", "model": "model updates"}
-    return [
+    notes = [
         f"{held} of {ledger.asked[what]} sums of {names[what]} were held back {_why(least, names[what])}"
         for what, held in ledger.held_back.items()
         if held
     ]
+    if ledger.cancelled:
+        rounds = sorted(set(ledger.cancelled))
+        when = [
+            f"round {r}" if r <= experiment.rounds else "the criteria after the last round" for r in rounds
+        ]
+        notes.append(
+            f"{', '.join(when)}: a sum was left out, because its ciphertexts cancelled each other and it "
+            "would not have been sealed any more; what it would have changed stayed as it was"
+        )
+    return notes
 
 
 def _why(least: int, what: str) -> str:

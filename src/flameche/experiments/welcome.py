@@ -32,14 +32,16 @@ def welcome(
         x, y = check_client("data", *data, finished.shape, finished.classes)
     kept = finished.models()
     if model is not None and kept is None:
-        raise StoreError(f"{run}: no models.npz, so there is no model to write to {model}")
+        raise StoreError(
+            f"{run}: no models.npz, so there is no model to write to {model}: {finished.without_models}"
+        )
     found = assign_client(finished, x, y, device)
     name = client or (data.stem if isinstance(data, Path) else "client")
     found = {"client": name, **found, "accuracy": None, "model": None, "notes": advice(found)}
     if found["missing_classes"]:
         found["notes"].append(f"no samples of class {', '.join(map(str, found['missing_classes']))}")
     if kept is None:
-        found["notes"].append("no models.npz: the run's models were not kept")
+        found["notes"].append(f"no models.npz: {finished.without_models}")
         return found
     trainer, models = _opened(finished, kept, x, y, device)
     every = np.arange(len(models))

@@ -10,8 +10,8 @@ import logging
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from flameche.errors import FlamecheError
-from flameche.flower.records import pack, unpack
+from flameche.errors import BadInput, FlamecheError
+from flameche.flower.records import SITE_ERROR, pack, unpack
 
 REFUSED = 2  # Flower's code for an app that raised
 
@@ -29,7 +29,9 @@ def handle(message: Message, context: Context) -> Message:
         return Message(pack(answer(unpack(message.content), context)), reply_to=message)
     except FlamecheError as problem:
         reason, cause = str(problem), problem.__cause__
+        code = SITE_ERROR if isinstance(problem, BadInput) else REFUSED
     except Exception as problem:  # its words may hold values: they stay in this node's log
         reason, cause = f"failed: {type(problem).__name__}; its node's log says more", problem
+        code = REFUSED
     logging.getLogger("flwr").error(reason, exc_info=cause)
-    return Message(Error(code=REFUSED, reason=reason), reply_to=message)
+    return Message(Error(code=code, reason=reason), reply_to=message)

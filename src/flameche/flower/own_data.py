@@ -28,14 +28,16 @@ def from_hook(given: Any, source: str, classes: str, seed: int, number: int) -> 
     """Take what an app's `load` gave: (x, y), or a mapping with x, y and perhaps test_x, test_y."""
     if isinstance(given, OwnData):
         if given.classes != class_count(classes):
-            raise DataError(
+            what = (
                 f'{source} gave data of {given.classes} classes; the app\'s config says classes = "{classes}"'
             )
+            raise DataError(what, public=what)
         return given
     if isinstance(given, tuple) and len(given) == 2:
         given = {"x": given[0], "y": given[1]}
     if not isinstance(given, Mapping) or not {"x", "y"} <= given.keys():
-        raise DataError(f"{source} gave a {type(given).__name__}; expected images and labels: (x, y)")
+        what = f"{source} gave a {type(given).__name__}; expected images and labels: (x, y)"
+        raise DataError(what, public=what)
     check_client_keys(source, list(given))
     arrays = {key: np.asanyarray(value) for key, value in given.items()}  # masked arrays are refused as such
     return from_arrays(arrays, source, classes, seed, number)
@@ -71,9 +73,8 @@ def image_shape(x: NDArray[Any], source: str) -> tuple[int, int, int]:
         return int(x.shape[3]), int(x.shape[1]), int(x.shape[2])
     if x.ndim == 4 and x.shape[1] <= 4:
         return int(x.shape[1]), int(x.shape[2]), int(x.shape[3])
-    raise DataError(
-        f"{source}: x has shape {list(x.shape)}, expected images [n H W], [n H W Ch] or [n Ch H W]"
-    )
+    what = f"x has shape {list(x.shape)}, expected images [n H W], [n H W Ch] or [n Ch H W]"
+    raise DataError(f"{source}: {what}", public=what)
 
 
 def _read_folder(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -86,17 +87,22 @@ def _read_folder(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
             label = int(folder.name)
         else:
             told = ", ".join(names) if names else "numbers; or name them in the app's config (classes)"
-            raise DataError(f"{folder}: no class; expected folders named {told}")
+            raise DataError(
+                f"{folder}: no class; expected folders named {told}",
+                public=f"one of its folders is no class; expected folders named {told}",
+            )
         for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGES):
             found.append(read_image(file))
             if found[-1].shape != found[0].shape:
                 raise DataError(
                     f"{file} is {list(found[-1].shape)}, others are {list(found[0].shape)}; "
-                    "bring all to one size, and all to grey or all to colour"
+                    "bring all to one size, and all to grey or all to colour",
+                    public="its images have different shapes, expected one size, and all grey or all colour",
                 )
             labels.append(label)
     if not found:
-        raise DataError(f"{path}: no images; expected a folder for each class")
+        what = "no images; expected a folder for each class"
+        raise DataError(f"{path}: {what}", public=what)
     return {"x": np.stack(found), "y": np.array(labels, np.int64)}
 
 
@@ -107,10 +113,12 @@ def read_image(file: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(file) as image:
             if reason := _would_lose(image):
-                raise DataError(f"{file}: {reason}")
+                raise DataError(f"{file}: {reason}", public=f"an image cannot be used: it is {reason}")
             return np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
     except OSError as problem:
-        raise DataError(f"{file}: not an image that can be read") from problem
+        raise DataError(
+            f"{file}: not an image that can be read", public="one of its images cannot be read"
+        ) from problem
 
 
 def _would_lose(image: Image.Image) -> str:

@@ -100,6 +100,8 @@ class Flameche(Strategy):
                     board.close()
             models = models_table(played)
             folder.write_clients(clients_table(played))
+            if played.standing.keep:
+                folder.write_arrays("clusters.npz", played.standing.keep)
             if models:
                 folder.write_arrays("models.npz", models)
             summary = without_nan(summarise(self.experiment, self.seed, self.own_data, played))

@@ -11,7 +11,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from flameche.errors import FlamecheError
-from flameche.flower.records import Packer, unpack
+from flameche.flower.records import SITE_ERROR, Packer, unpack
 from flameche.network.parcel import Lost, Parcel
 
 SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for answers
@@ -80,7 +80,8 @@ class GridTransport:
 
     def _open(self, address: int, message: Message) -> Parcel | Lost:
         if message.has_error():
-            return Lost(_reason(message.error.code, message.error.reason))
+            code = message.error.code
+            return Lost(_reason(code, message.error.reason), permanent=code == SITE_ERROR)
         if message.metadata.src_node_id != address:
             return Lost("the answer came from another node")
         try:

@@ -78,11 +78,12 @@ def load(shared: Shared, own: Own, node: dict[str, Any]) -> OwnData:
 
 
 def _told(own: Own, read: Callable[[], OwnData]) -> OwnData:
-    """Keep what is wrong with a site's data, files' names and labels among it, in the node's log."""
+    """Tell what is wrong with a site's data; names of files and values stay in the node's log."""
     try:
         return read()
     except DataError as problem:
-        raise DataError(f"node {own.number}: its data cannot be used; the node's log says more") from problem
+        why = problem.public or "its data cannot be used"
+        raise DataError(f"node {own.number}: {why}; the node's log says more") from problem
 
 
 def keep_model(work: Work, parcel: Parcel, site: Site, kind: str) -> None:

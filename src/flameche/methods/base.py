@@ -216,10 +216,10 @@ class World:
             terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
             blocks = (given[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
             total = self.updates.total(blocks, clients)
-            assert total is not None  # there were enough for the counts
+            opened &= total is not None  # there were enough for the counts; None: its ciphertexts cancel out
+            sums = np.zeros((0, 0)) if total is None else total.reshape(len(previous), -1)
             for k in np.flatnonzero(opened).tolist():
-                one = total.reshape(len(previous), -1)[k]
-                models = models.moved(k, one[:-2] / one[-2], one[-1])
+                models = models.moved(k, sums[k, :-2] / sums[k, -2], sums[k, -1])
         self.ledger.summed("model", share.sum(axis=0) > 0, opened)
         return models
 

@@ -30,6 +30,7 @@ from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import Checkpoint, Recorder
 from flameche.simulation.schedule import draw_participants
 
+CANCELLED = "a sum is left out: its ciphertexts cancel each other, and it would not be sealed any more"
 MOST_EXCHANGES = 1000  # in a round
 MOST_ASKED = 4  # messages to a node for one answer
 MOST_DRAWS = 3  # of a round's nodes
@@ -88,8 +89,8 @@ class Coordinator:
         here = self.roster.wait_for(job.rules.clients - len(job.removed) if r == 1 else least)
         if len(here) < least:
             raise TooFew(
-                f"round {r}: {len(here)} nodes are there and {least} are needed, also after "
-                f"{job.patience:g} s; the same command goes on from here"
+                f"round {r}: {len(here)} nodes are there and {least} are needed, {self.roster.why_few}; "
+                "the same command goes on from here"
             )
         there = np.array(here, np.int64)
         drawn = draw_participants(job.seed, r, job.rules.clients, job.participants, there)
@@ -97,6 +98,7 @@ class Coordinator:
 
     def _play(self, now: Round) -> bool:
         """Play a round to its end, with fewer nodes or again where need be; tell if it moved clients."""
+        self.ledger.round = now.number
         for _ in range(MOST_EXCHANGES):
             self._man(now)
             replies = self._exchange(now)
@@ -255,7 +257,11 @@ class Coordinator:
         """Answer a question; None where a session lost somebody before anything was seen."""
         parts = {i: reply.part("ask") for i, reply in replies.items()}
         if question["kind"] != "masked":
-            return self.relay.answer(question, parts)
+            before = len(self.ledger.cancelled)
+            answer = self.relay.answer(question, parts)
+            if len(self.ledger.cancelled) > before:
+                self._say(f"round {now.number}: {CANCELLED}")
+            return answer
         adverts = {i: part["message"].tobytes() for i, part in parts.items() if "message" in part}
         head = {"run": self.job.run, "round": now.number, "attempt": now.attempt, "stage": len(now.log)}
         with self.ledger.clock("server", "encryption"):

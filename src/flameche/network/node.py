@@ -18,7 +18,7 @@ from flameche import __version__
 from flameche.crypto.api import Scheme
 from flameche.crypto.box import Box
 from flameche.crypto.masking import SecAgg
-from flameche.errors import FlamecheError, OutOfRange, SealError, StoreError
+from flameche.errors import DataError, FlamecheError, OutOfRange, SealError, StoreError
 from flameche.metadata.extractors import NOT_FINITE, Metadata
 from flameche.methods.base import Method
 from flameche.methods.living import Living
@@ -55,6 +55,8 @@ class Work:
     metadata: Callable[[], Metadata] = field(repr=False)  # of this client, one row
     trainer: Callable[[], Trainer] = field(repr=False)  # over this client's data, under its number
     box: Box | None = None  # where the server must not read what clients know
+    keepsake: Callable[[Arrays], Arrays] = lambda keep: keep  # of what a method keeps: what newcomers need
+    config: str = ""  # the experiment, to lie beside it
 
 
 class Node:
@@ -95,7 +97,7 @@ class Node:
         work = self.work
         metadata = self._metadata(str(parcel.head.get("instance", "")))
         if not np.isfinite(metadata.phi).all():
-            raise Refused(f"node {work.number}: its metadata {NOT_FINITE}")
+            raise DataError(f"node {work.number}: its metadata {NOT_FINITE}")
         return Parcel(
             {
                 "what": "hello", "run": work.run, "version": __version__, "size": work.size(),
@@ -114,8 +116,9 @@ class Node:
             method = self._method(world, opening)
             self._take_members(method, opening)
             if opening.head["finish"]:
-                said = self._finish(method)
+                said, kept = self._finish(method)
             else:
+                kept = {}
                 participants = np.array(opening.head["participants"], np.int64)
                 said = {"reclustered": bool(method.round(int(opening.head["round"]), participants))}
         except Paused as pause:
@@ -132,7 +135,7 @@ class Node:
              "cluster": int(method.assignment[self.work.number])}
         )  # fmt: skip
         sealed = self._sealed(method, int(opening.head["round"]))
-        return _reply("done", link, said, {"state": from_bytes(sealed)})
+        return _reply("done", link, said, {"state": from_bytes(sealed), **kept})
 
     def _paused(self, pause: Paused, link: Link, method: Method, parcel: Parcel) -> Parcel:
         """Hand in what the question needs of this node; a vector to be masked opens a session instead."""
@@ -185,11 +188,17 @@ class Node:
         score = {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "row": row}
         return Parcel({"what": "score", **_finite(score)})
 
-    def _finish(self, method: Method) -> dict[str, Any]:
+    def _finish(self, method: Method) -> tuple[dict[str, Any], Arrays]:
+        """Play the end of a run; keep here what newcomers need, and give it to a server that may read it."""
         outcome = method.finish()
+        kept: Arrays = {}
+        if outcome.keep:
+            arrays = self.work.keepsake(dict(outcome.keep))
+            self.site.keep_clusters(self.work.config, arrays)
+            kept = {} if self.work.box else {"keep": from_bytes(npz_bytes(arrays))}
         final = None if outcome.assignment is None else outcome.assignment.tolist()
         numbers = {"dbi": float(outcome.dbi), "ch": float(outcome.ch)}
-        return {"final": final, **_finite(numbers)}
+        return {"final": final, **_finite(numbers)}, kept
 
     def _world(self, link: Link, opening: Parcel, parcel: Parcel) -> ReplicaWorld:
         work = self.work

@@ -61,6 +61,7 @@ class Lost:
     """No answer, or none that can be used, and why."""
 
     why: str
+    permanent: bool = False  # something at the node's site has to be corrected: waiting does not help
 
 
 class Transport(Protocol):

@@ -29,6 +29,7 @@ class Roster:
         self.instance = secrets.token_hex(8)  # tells this run from another of the same name
         self._address: dict[int, int] = {}  # by number, of nodes that are there
         self._later: dict[int, float] = {}  # addresses that are not greeted before this time
+        self._refused: dict[int, Lost] = {}  # addresses of nodes that cannot take part, and why
         self.known: list[int] = []  # numbers of all nodes ever met
         self.blocks: list[int] | None = None  # the shape of everybody's metadata
         self.settled = False  # that shape is used already
@@ -39,6 +40,7 @@ class Roster:
         online, now = set(self._transport.nodes()), time.monotonic()
         self._address = {n: a for n, a in self._address.items() if a in online}
         self._later = {a: t for a, t in self._later.items() if a in online and t > now}
+        self._refused = {a: why for a, why in self._refused.items() if a in online}
         new = online - set(self._address.values()) - self._later.keys()
         hello = dict.fromkeys(sorted(new), Parcel({"what": "hello", "instance": self.instance}))
         timeout = min(GREETING, self._job.timeout)
@@ -49,11 +51,31 @@ class Roster:
             reply = fits.get(address)
             why = _no_hello(replies.get(address)) if reply is None else self._wrong(reply) or self._odd(reply)
             if reply is None or why is not None:
-                self._say(f"a node is refused: {why}")
-                self._later[address] = time.monotonic() + AGAIN
+                self._refuse(address, why or "", replies.get(address))
             else:
+                self._refused.pop(address, None)
                 self._welcome(address, reply)
         return self.here
+
+    def _refuse(self, address: int, why: str, reply: Parcel | Lost | None) -> None:
+        """Greet a node again later; say why it is refused, once, or again if the reason has changed."""
+        before = self._refused.get(address)
+        if before is None or before.why != why:
+            self._say(f"a node is refused: {why}")
+        self._refused[address] = Lost(why, permanent=isinstance(reply, Lost) and reply.permanent)
+        self._later[address] = time.monotonic() + AGAIN
+
+    @property
+    def unusable(self) -> int:
+        """Count the nodes that cannot take part until something is corrected at their sites."""
+        return sum(why.permanent for why in self._refused.values())
+
+    @property
+    def why_few(self) -> str:
+        """Say why there are no more nodes, after a wait."""
+        if self.unusable:
+            return f"{self.unusable} were refused for the reasons above: correct these at the sites"
+        return f"also after {self._job.patience:g} s"
 
     def _compare(self, replies: Iterable[Parcel]) -> None:
         """Find the shape of most nodes' metadata; who has another is refused, also if it came first."""
@@ -86,11 +108,15 @@ class Roster:
         return [n for n in self.known if n not in self._job.removed]
 
     def wait_for(self, count: int, numbers: Collection[int] = ()) -> list[int]:
-        """Wait until so many are there, these among them, or for as long as patience lasts."""
+        """Wait until so many are there, these among them, or for as long as patience lasts.
+
+        Nobody waits for unusable nodes: once all others are there, nobody else can come.
+        """
         end = time.monotonic() + self._job.patience
         said = False
         while len(here := self.meet()) < count or not set(numbers) <= set(here):
-            if time.monotonic() >= end:
+            everybody = self._job.rules.clients - len(self._job.removed)
+            if time.monotonic() >= end or (self.unusable and len(here) + self.unusable >= everybody):
                 break
             if not said:
                 self._say(f"waiting for nodes: {len(here)} of {max(count, len(numbers))} are there")

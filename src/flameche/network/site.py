@@ -5,6 +5,8 @@ round.npz  answer.*   the round under way: how it began, and the answers so far
 trained.*             models trained in that round
 session.*             secure aggregation between two steps; each file is read once
 last.json             the last round it took part in, and its cluster then
+clusters.npz          after the run: what a client that comes later needs to find its cluster
+config.toml           with it: the run's experiment
 """
 
 from __future__ import annotations
@@ -122,6 +124,12 @@ class Site:
     def add_answer(self, number: int, answer: Parcel) -> None:
         """Keep an answer."""
         self.write(f"answer.{number}", answer.to_bytes())
+
+    def keep_clusters(self, config: str, arrays: Arrays) -> None:
+        """Keep what newcomers need, with the experiment, in place of an earlier run's."""
+        self.forget("clusters.npz")  # which the new config would not fit
+        self.write("config.toml", config.encode())
+        self.write_arrays("clusters.npz", arrays)
 
     def write_last(self, what: dict[str, Any]) -> None:
         """Keep, for whoever looks, what became of this node last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.network.job import Round
-from flameche.network.parcel import Arrays, Parcel
+from flameche.network.parcel import Arrays, Parcel, Refused, npz_arrays, prefixed
 from flameche.protocol.ledger import Ledger
 
+KEPT = {"theta", "mass", "label", "spread", "shape", "classes"}
 COPIES = 3  # of the clients' state; one that nobody can open must not end a run
 
 
@@ -30,6 +32,7 @@ class Standing:
         default_factory=list, repr=False
     )  # of the state, by several nodes
     since: int = 0  # the round after which that was
+    keep: Arrays = field(default_factory=dict, repr=False)  # after all rounds: what newcomers need
 
     @classmethod
     def empty(cls, clients: int) -> Standing:
@@ -60,6 +63,7 @@ class Standing:
         self.notes = list(dict.fromkeys([*self.notes, *said["notes"]]))
         if now.finish:
             self.outcome = {key: said.get(key) for key in ("final", "dbi", "ch")}
+            self.keep = _kept(replies)
             return False
         self.copies = [reply.arrays["ask/state"] for reply in replies[:COPIES]]
         self.since = now.number
@@ -91,6 +95,7 @@ class Standing:
     def arrays(self) -> Arrays:
         """Give what is numbers, for a checkpoint."""
         own = {"assignment": self.assignment, "accuracy": self.accuracy}
+        own |= prefixed("keep", self.keep)
         return {**own, **{f"copy/{at}": copy for at, copy in enumerate(self.copies)}}
 
     @classmethod
@@ -101,4 +106,18 @@ class Standing:
             arrays["accuracy"].astype(np.float64),
             **{key: words[key] for key in ("names", "clusters", "notes", "outcome", "since")},
             copies=[arrays[f"copy/{at}"] for at in range(COPIES) if f"copy/{at}" in arrays],
+            keep=Parcel({}, arrays).part("keep"),
         )
+
+
+def _kept(replies: Sequence[Parcel]) -> Arrays:
+    """Read what most nodes keep for newcomers; nothing where they do not give it to the server."""
+    given = Counter(reply.arrays["ask/keep"].tobytes() for reply in replies if "ask/keep" in reply.arrays)
+    for data, _ in given.most_common():
+        try:
+            arrays = npz_arrays(data)
+        except Refused:
+            continue
+        if arrays.keys() >= KEPT and all(array.dtype.kind in "fiu" for array in arrays.values()):
+            return arrays
+    return {}

@@ -48,14 +48,16 @@ class HiddenSums:
         self._ledger.sent("metadata", clients, sizes_of(sealed))
         (total,) = self._server.sums(sealed, np.zeros_like(clients))
         self._ledger.received("centroids", clients, len(total or b""))
-        return self._blocks(total)[:, 0]
+        return np.ones(self._clusters) if total is None else self._blocks(total)[:, 0]
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Open the one sum and take it apart."""
         (total,) = self._server.sums_of_stored(members, np.zeros_like(members))
         found: list[Floats | None] = [None] * self._clusters
+        if total is None:  # its ciphertexts cancel each other
+            return found
         if len(members) >= self._least:
-            self.broadcast_bytes = len(total or b"")
+            self.broadcast_bytes = len(total)
             self._sums = self._blocks(total)
             found = [b[:-1] if round(b[-2]) >= max(1, self._least) else None for b in self._sums]
         count_sums(self._ledger, assignment, found)
@@ -66,8 +68,10 @@ class HiddenSums:
         terms = self._cohort.terms(phase, clients, assignment, centroids)
         counted = np.column_stack([terms, np.ones(len(terms))])
         (total,) = self._server.sums(self._seal(counted, assignment), np.zeros_like(clients))
-        blocks = self._blocks(total)
-        kept = [b[:-1] if round(b[-1]) >= max(1, self._least) else None for b in blocks]
+        kept: list[Floats | None] = [None] * self._clusters
+        if total is not None:  # else its ciphertexts cancel each other
+            blocks = self._blocks(total)
+            kept = [b[:-1] if round(b[-1]) >= max(1, self._least) else None for b in blocks]
         return phase.absorb(stacked(kept, terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
@@ -96,9 +100,9 @@ class HiddenSums:
             self._ledger.sent("metadata", senders, sizes_of(sealed))
         return sealed
 
-    def _blocks(self, total: bytes | None) -> Floats:
+    def _blocks(self, total: bytes) -> Floats:
         opened = self._cohort.open(total)
-        assert opened is not None  # somebody offered
+        assert opened is not None
         return opened.reshape(self._clusters, -1)
 
     def state(self) -> Arrays:

@@ -27,6 +27,8 @@ class Ledger:
         self.seconds: dict[str, float] = {}
         self.asked: dict[str, int] = {}  # sums
         self.held_back: dict[str, int] = {}
+        self.round = 0  # the round under way
+        self.cancelled: list[int] = []  # the round of each sum whose ciphertexts cancelled each other
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
         self._running = False
@@ -79,6 +81,10 @@ class Ledger:
             self.asked[what] = self.asked.get(what, 0) + int(wanted.sum())
             self.held_back[what] = self.held_back.get(what, 0) + int((wanted & ~opened).sum())
 
+    def sum_cancelled(self) -> None:
+        """Note that a sum of this round could not be formed, since its ciphertexts cancelled each other."""
+        self.cancelled.append(self.round)
+
     def per_client(self, way: Literal["up", "down"]) -> Ints:
         """Sum the bytes of each client [C], one way."""
         parts = self.up if way == "up" else self.down
@@ -115,6 +121,7 @@ class Ledger:
             "seconds": self.seconds,
             "asked": self.asked,
             "held_back": self.held_back,
+            "cancelled": self.cancelled,
             "tuning_runs": self.tuning_runs,
             "oracle_knowledge": self.oracle_knowledge,
         }
@@ -125,6 +132,7 @@ class Ledger:
         self.down = {what: np.array(parts, np.int64) for what, parts in state["down"].items()}
         self.seconds = dict(state["seconds"])
         self.asked, self.held_back = dict(state.get("asked", {})), dict(state.get("held_back", {}))
+        self.cancelled = list(state.get("cancelled", []))
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
 

@@ -3,17 +3,19 @@
 It holds an `Adder`, which cannot open anything. What it knows besides is what clients tell it in the
 clear: which terms belong together. A cluster's sum is kept from round to round: only the terms of clients
 that came or went are added or taken out, so a round costs as much as its participants, not as all clients
-ever seen.
+ever seen. A sum whose ciphertexts cancel each other cannot be formed: it is left out, and tried again from
+its terms the next time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flameche.crypto.api import Adder, Sealed
+from flameche.errors import Cancelled
 from flameche.protocol.ledger import Ledger
 
 Ints = NDArray[np.int64]
@@ -31,6 +33,7 @@ class AdditiveServer:
         self._home: dict[int, int] = {}  # the cluster in whose sum a stored term is
         self._sums: list[Sealed | None] = [None] * clusters
         self._changes = np.zeros(clusters, np.int64)
+        self.cancelled: set[int] = set()  # clusters that have members, and no sum
 
     def store(self, clients: Ints, terms: Sequence[bytes]) -> None:
         """Keep these clients' terms, in place of earlier ones."""
@@ -53,7 +56,10 @@ class AdditiveServer:
         return np.array([i in self._terms for i in clients.tolist()], bool)
 
     def sums_of_stored(self, clients: Ints, cluster: Ints) -> list[bytes | None]:
-        """Sum the stored terms of exactly these clients [n] by cluster [n]; None for nobody's cluster."""
+        """Sum the stored terms of exactly these clients [n] by cluster [n].
+
+        None for nobody's cluster, and for one in `cancelled`.
+        """
         with self._ledger.clock("server", "clustering"):
             wanted = dict(zip(clients.tolist(), cluster.tolist(), strict=True))
             for i in [i for i in self._home if i not in wanted]:
@@ -61,37 +67,53 @@ class AdditiveServer:
             for i, k in wanted.items():
                 if self._home.get(i, NOWHERE) != k:
                     self._move(i, k)
-            for k in np.flatnonzero(self._changes > REFRESH).tolist():
+            for k in sorted({*np.flatnonzero(self._changes > REFRESH).tolist(), *self.cancelled}):
                 self._add_afresh(k)
+            for _ in self.cancelled:
+                self._ledger.sum_cancelled()
             return [None if total is None else total.to_bytes() for total in self._sums]
 
     def sums(self, terms: Sequence[bytes], cluster: Ints) -> list[bytes | None]:
-        """Add terms [n] that are not kept, by cluster [n]; None for nobody's cluster."""
+        """Add terms [n] that are not kept, by cluster [n]; None for nobody's, or if they cancel out."""
         with self._ledger.clock("server", "clustering"):
             totals: list[bytes | None] = []
             for k in range(len(self._sums)):
                 members = np.flatnonzero(cluster == k).tolist()
                 loaded = [self._adder.load(terms[j]) for j in members]
-                totals.append(self._adder.add(loaded).to_bytes() if members else None)
+                try:
+                    totals.append(self._adder.add(loaded).to_bytes() if members else None)
+                except Cancelled:
+                    self._ledger.sum_cancelled()
+                    totals.append(None)
             return totals
 
     def _move(self, i: int, k: int) -> None:
         """Take client i's term out of the sum it is in, and add it to cluster k's, if any."""
         term, old = self._terms[i], self._home.pop(i, NOWHERE)
-        if old != NOWHERE:
-            total = self._sums[old]
-            assert total is not None
-            self._sums[old] = self._adder.subtract(total, [term]) if total.terms > term.terms else None
-            self._changes[old] = self._changes[old] + 1 if self._sums[old] is not None else 0
+        if old != NOWHERE and old not in self.cancelled:
+            whole = self._sums[old]
+            assert whole is not None
+            last = whole.terms <= term.terms
+            self._set(old, lambda: None if last else self._adder.subtract(whole, [term]))
         if k != NOWHERE:
-            total = self._sums[k]
-            self._sums[k] = term if total is None else self._adder.add([total, term])
-            self._changes[k] += 1
+            if k not in self.cancelled:
+                before = self._sums[k]
+                self._set(k, lambda: term if before is None else self._adder.add([before, term]))
             self._home[i] = k
+
+    def _set(self, k: int, make: Callable[[], Sealed | None]) -> None:
+        """Change cluster k's sum; one that cannot be formed is added afresh before anybody gets it."""
+        try:
+            self._sums[k] = make()
+        except Cancelled:
+            self._sums[k] = None
+            self.cancelled.add(k)
+        self._changes[k] = self._changes[k] + 1 if self._sums[k] is not None else 0
 
     def _add_afresh(self, k: int) -> None:
         members = sorted(i for i, home in self._home.items() if home == k)
-        self._sums[k] = self._adder.add(self._terms[i] for i in members) if members else None
+        self.cancelled.discard(k)
+        self._set(k, lambda: self._adder.add(self._terms[i] for i in members) if members else None)
         self._changes[k] = 0
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -115,3 +137,4 @@ class AdditiveServer:
                 self._terms[int(number)] = self._adder.load(value.tobytes())
             elif kind == "sum":
                 self._sums[int(number)] = self._adder.load(value.tobytes())
+        self.cancelled = {k for k in self._home.values() if self._sums[k] is None}

@@ -135,7 +135,8 @@ class StoredSoftSums(SoftSums):
             return False
         (total,) = self._terms.sums_of_stored(here, np.zeros_like(here))
         opened = self._cohort.open(total)
-        assert opened is not None  # somebody gave
+        if opened is None:  # its ciphertexts cancel each other
+            return False
         sums, self.log_likelihood = offer.read(opened)
         waiting = (self._came[0] & ~self._came[1]).sum() / max(1, self._came[0].sum())
         self.totals, self._opened = mixture.m_step(sums + waiting * self._old, self.totals), True
@@ -158,8 +159,8 @@ class StoredSoftSums(SoftSums):
         (total,) = self._counts.sums_of_stored(told, np.zeros_like(told))
         self._ledger.received("exchange", offer.clients, len(total or b""))
         opened = self._cohort.open(total)
-        assert opened is not None
-        low = too_few(opened, self._least)
+        # Ciphertexts that cancel each other open to nothing: nobody can judge, and all is held back.
+        low = np.ones(offer.resp.shape[1], bool) if opened is None else too_few(opened, self._least)
         if not (self._opened and low.any()):
             return offer.resp, low
         given = np.where(low, self._given[offer.clients], offer.resp)

@@ -106,7 +106,8 @@ class StoredSums:
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Add the stored terms, and open the sums that may be opened."""
         released = self._server.totals(members, assignment)
-        count_sums(self._ledger, assignment, released)
+        formed = ~np.isin(assignment, list(self._server.cancelled))
+        count_sums(self._ledger, assignment[formed], released)
         for k, total in enumerate(released):
             self._sizes[k] = self._sizes[k] if total is None else len(total)
         if self._sealed:  # of all clusters: a participant may lack those that were released earlier

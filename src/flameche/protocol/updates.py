@@ -17,7 +17,7 @@ import numpy as np
 from flameche.crypto.codec import FixedPoint
 from flameche.crypto.registry import make_scheme
 from flameche.em.spherical import Floats, Ints
-from flameche.errors import OutOfRange, OverflowBudget
+from flameche.errors import Cancelled, OutOfRange, OverflowBudget
 from flameche.protocol.ledger import Ledger, sizes_of
 
 BOUND = 1024.0  # of a weight or a running variance
@@ -70,7 +70,11 @@ class SealedUpdates:
             sealed = [self._key.seal(vector) for vector in vectors]
         self._ledger.sent("model", clients, sizes_of(sealed))
         with self._ledger.clock("server", "encryption"):
-            total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
+            try:
+                total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
+            except Cancelled:
+                self._ledger.sum_cancelled()
+                return None
         self.model_bytes = len(total)
         with self._ledger.clock("client", "encryption"):
             return self._key.open(total)

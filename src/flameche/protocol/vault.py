@@ -26,6 +26,11 @@ class Vault:
         self._server = AdditiveServer(adder, ledger, clusters)
         self.guard = LeakageGuard(clients, clusters, least)
 
+    @property
+    def cancelled(self) -> set[int]:
+        """List the clusters whose sum cannot be formed: their ciphertexts cancel each other."""
+        return self._server.cancelled
+
     def holds(self, clients: Ints) -> NDArray[np.bool_]:
         """Tell which of these clients have a term here."""
         return self._server.holds(clients)
@@ -39,9 +44,13 @@ class Vault:
         self._server.drop(clients)
 
     def totals(self, members: Ints, assignment: Ints) -> list[bytes | None]:
-        """Add the stored terms of members [n] by cluster [n]; None for nobody's sum, or one held back."""
+        """Add the stored terms of members [n] by cluster [n]; None for nobody's sum, or one held back.
+
+        A sum in `cancelled` is not there to be released, so the guard does not hear of it.
+        """
         sums = self._server.sums_of_stored(members, assignment)
-        permits = self.guard.permits(members, assignment)
+        formed = ~np.isin(assignment, list(self.cancelled))
+        permits = self.guard.permits(members[formed], assignment[formed])
         return [total if good else None for total, good in zip(sums, permits, strict=True)]
 
     def once(self, terms: Sequence[bytes], assignment: Ints) -> list[bytes | None]:

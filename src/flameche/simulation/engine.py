@@ -111,6 +111,7 @@ def simulate(
     accuracy = np.full(world.clients, np.nan)
     saved_at, saving = time.perf_counter(), 0.0
     for r in range(len(records) + 1, world.rounds + 1):
+        world.ledger.round = r
         timeline.play(r, method, world)
         present = timeline.present(r)
         chosen = draw_participants(world.seed, r, world.clients, participants, present)
@@ -132,6 +133,7 @@ def simulate(
     present = timeline.present(world.rounds)
     if checkpoint and checkpoint.round == world.rounds:  # killed between the last round and the summary
         accuracy = _score(method, world, present)
+    world.ledger.round = world.rounds + 1
     with world.ledger.muted():  # the simulator's own measurement, no part of the cost
         outcome = method.finish()
     away = int((method.assignment[present] == UNSEEN).sum())
