@@ -1,4 +1,8 @@
-"""Small federations and worlds that several test files use."""
+"""An empty home without a network for every test; small federations and worlds that several files use."""
+
+import itertools
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +15,45 @@ from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
 from flameche.training.none import NoTrainer
+from tests.offline import sitecustomize
+from tests.skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  (pytest finds them here)
 
+OFFLINE = Path(sitecustomize.__file__).parent  # cuts the network off, here and in processes of tests
+FOLDERS = {
+    "HOME": "",
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_DATA_HOME": ".local/share",
+    "XDG_STATE_HOME": ".local/state",
+}
 settings.register_profile("quiet", deadline=None, derandomize=True)  # other tests may hold the cores
 settings.load_profile("quiet")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _homes(tmp_path_factory):
+    """Make empty homes; what is set here holds for fixtures that several tests share."""
+    folder = tmp_path_factory.mktemp("homes")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("FLAMECHE_", "FLWR_"))]:
+            patch.delenv(name)
+        patch.setenv("FLAMECHE_OFFLINE", "1")
+        patch.setenv("PYTHONPATH", str(OFFLINE), prepend=os.pathsep)
+        patch.setenv("MPLCONFIGDIR", str(folder / "matplotlib"))  # its list of fonts takes seconds to make
+        _move_to(patch, folder / "shared")
+        yield (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _stay_offline(monkeypatch):
-    monkeypatch.setenv("FLAMECHE_OFFLINE", "1")
+def _empty_home(_homes, monkeypatch):
+    """Give each test a home of its own, with nothing in it: no data, no cache, no settings."""
+    _move_to(monkeypatch, next(_homes))
+
+
+def _move_to(patch, home):
+    home.mkdir()
+    for name, folder in FOLDERS.items():
+        patch.setenv(name, str(home / folder))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,10 @@
 """The import order, and who may know what."""
 
 import ast
+import importlib.util
 import itertools
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,7 @@ HOME = {
     "jinja2": {"report"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def package(file):
@@ -92,3 +96,26 @@ def test_the_server_side_of_the_protocol_never_names_a_key():
     names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert not {"client_key", "ClientKey", "Scheme", "open", "seal"} & names
+
+
+def has_types(library):
+    """Tell whether mypy finds types of a library here: its own, or a package of stubs."""
+    spec = importlib.util.find_spec(library)
+    folders = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return any(
+        (folder / "py.typed").exists() or (folder.parent / f"{library}-stubs").exists() for folder in folders
+    )
+
+
+def test_every_library_without_types_is_named_to_mypy_be_it_installed_or_not():
+    overrides = tomllib.loads(PYPROJECT.read_text())["tool"]["mypy"]["overrides"]
+    named = {name.split(".")[0] for entry in overrides for name in entry["module"]}
+    used = {name.split(".")[0] for file in FILES for name in imports(file)}
+    libraries = used - set(sys.stdlib_module_names) - {"flameche"}
+    assert {library for library in libraries if not has_types(library)} <= named
+
+
+def test_the_versions_of_python_that_pass_are_named():
+    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    named = [name.rpartition(" ")[2] for name in project["classifiers"] if ":: Python :: 3." in name]
+    assert named == ["3.11", "3.12", "3.13"] and project["requires-python"] == f">={named[0]}"

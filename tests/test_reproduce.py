@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flameche import cli
+from flameche.data import data_folder, sources
 from flameche.errors import BadInput, StoreError
 from flameche.experiments.paper import ENTRIES, Choice
 from flameche.experiments.run import run_experiment
@@ -22,6 +23,7 @@ from flameche.report.paper.comparing import Compared, Remark, read_remarks, rema
 from flameche.report.paper.readme import filled
 from flameche.report.paper.trilemma import Place, scores
 from flameche.reproducing import fill_readme
+from tests.made_datasets import cifar_set, idx_set
 
 ROOT = Path(__file__).parents[1]
 EMPTY = Stored()
@@ -30,6 +32,13 @@ EMPTY = Stored()
 @pytest.fixture(scope="module")
 def kept():
     return Stored([], [ROOT / "results"])
+
+
+@pytest.fixture
+def image_sets(monkeypatch):
+    """Put small stand-ins for MNIST and CIFAR-10 where datasets are looked for."""
+    idx_set(data_folder(), monkeypatch, packed=False)
+    cifar_set(data_folder(), monkeypatch, sources.CIFAR_BIN)
 
 
 @pytest.fixture
@@ -250,7 +259,7 @@ def test_blocks_go_between_their_markers_and_nowhere_else():
         filled(text, {"z": ""})
 
 
-def test_the_list_tells_of_every_name_what_is_there(call):
+def test_the_list_tells_of_every_name_what_is_there(call, image_sets):
     code, out, _ = call("--list", "--json", "--device", "cpu", "--results", ROOT / "results")
     rows = {row["name"]: row for row in json.loads(out)}
     assert code == 0 and list(rows) == list(ENTRIES)
@@ -259,6 +268,12 @@ def test_the_list_tells_of_every_name_what_is_there(call):
     assert rows["recluster"]["missing"] == 0 and rows["complexity"]["there"] == 1
     code, out, _ = call("--list", "--datasets", "mnist", "--device", "cpu", "--results", "nothing")
     assert code == 0 and "time, GPU" in out and "about" in out  # of some nothing is on that set
+
+
+def test_runs_on_a_set_that_is_not_there_are_counted_apart_and_take_no_time(call):
+    words = ("--list", "--json", "--datasets", "mnist", "--device", "cpu", "--results", "nothing")
+    (row,) = json.loads(call("csl", *words)[1])
+    assert row["no_data"] == row["runs"] > 0 and row["missing"] == 0 and row["seconds"] is None
 
 
 def test_a_guess_is_told_to_one_digit_and_a_measurement_in_full():
@@ -270,7 +285,7 @@ def test_a_guess_is_told_to_one_digit_and_a_measurement_in_full():
     }
 
 
-def test_what_is_to_be_run_where_nothing_is_stored_is_guessed_for_both_devices(call):
+def test_what_is_to_be_run_where_nothing_is_stored_is_guessed_for_both_devices(call, image_sets):
     words = ("--list", "--json", "--datasets", "cifar10", "--seeds", "77", "--device", "cpu")
     (row,) = json.loads(call("csl", *words, "--results", ROOT / "results")[1])
     assert row["missing"] and row["guessed"] == row["missing"] and not row["gpu_guessed"]

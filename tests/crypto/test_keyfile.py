@@ -26,7 +26,7 @@ def test_clients_and_server_work_from_their_files(written):
     assert np.allclose(scheme.client_key().open(total.to_bytes()), [3.0, 6.0], atol=1e-5)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="needs the file modes of POSIX")
 def test_the_secret_is_its_owners_alone(written):
     _, folder = written
     assert stat.S_IMODE((folder / "client.key").stat().st_mode) == 0o600

@@ -3,7 +3,6 @@ import json
 import pickle
 import struct
 import threading
-import time
 from dataclasses import replace
 from functools import cache
 
@@ -221,12 +220,12 @@ def test_threads_change_nothing(threads):
 
 
 def test_items_are_spread_in_order_over_other_threads():
-    seen = set()
+    seen, together = set(), threading.Barrier(3)  # else one thread could be done before the next begins
 
     def work(part):
         seen.add(threading.get_ident())
         assert gmpy2.get_context().allow_release_gil
-        time.sleep(0.01)
+        together.wait()
         return [-item for item in part]
 
     assert paillier.spread(work, list(range(21)), 3) == [-item for item in range(21)]

@@ -35,9 +35,3 @@ def numbered() -> Callable[..., Dataset]:
 def numbers() -> Callable[[NDArray[np.uint8]], list[int]]:
     """Return the reader of the numbers in images made by `numbered`."""
     return lambda x: (x[:, 0, 0, 0].astype(int) + 256 * x[:, 0, 0, 1].astype(int)).tolist()
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("FLAMECHE_OFFLINE", "1")
-    monkeypatch.setenv("FLAMECHE_DATA", str(tmp_path_factory.mktemp("empty")))

@@ -1,3 +1,4 @@
+import gc
 import gzip
 import pickle
 import struct
@@ -162,6 +163,16 @@ def test_floats_from_0_to_1_and_labels_of_any_integer_kind_are_taken_exactly(
     data = load_npz(write_npz(tmp_path / "a.npz", **arrays))
     assert data.train_x[:, 0, 0, 0].tolist() == [round(255 * n / 11) for n in range(12)]
     assert data.train_y.tolist() == [0, 1, 2] * 4 and data.train_y.dtype == np.int64
+
+
+@pytest.mark.filterwarnings("always::ResourceWarning")
+def test_a_damaged_npz_is_closed_again(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    path = write_npz(tmp_path / "a.npz")
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(DataError, match="damaged"):
+        formats.npz_counts(path)
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_a_truncated_overwritten_or_missing_npz_is_refused(tmp_path: Path) -> None:

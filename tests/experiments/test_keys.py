@@ -98,7 +98,7 @@ def test_a_killed_run_whose_key_is_lost_names_it_and_the_remedy(harm, said, tmp_
     assert refused.value.exit_code == 2 and "\n" not in text
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="needs the file modes of POSIX")
 def test_nobody_else_reads_what_an_unfinished_run_holds(tmp_path):
     folder = killed(described(), tmp_path)
     for name in ("client.key", "checkpoint.npz"):

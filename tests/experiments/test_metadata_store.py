@@ -1,6 +1,9 @@
 """Metadata kept in a folder, and worlds built around them."""
 
+import gc
+
 import numpy as np
+import pytest
 
 from flameche.experiments.build import build
 from flameche.experiments.config import parse_experiment
@@ -40,3 +43,14 @@ def test_metadata_that_other_sources_extracted_are_extracted_again(tmp_path):
         again, _ = metadata_of(described(), 0, "cpu", tmp_path)
         assert (again.phi == metadata.phi).all()
         assert (metadata_of(described(), 0, "cpu", tmp_path)[0].phi == metadata.phi).all()
+
+
+@pytest.mark.filterwarnings("always::ResourceWarning")
+@pytest.mark.parametrize("left", [0, 400])
+def test_kept_metadata_that_are_damaged_are_made_again_and_the_file_is_closed(tmp_path, left, recwarn):
+    metadata, _ = metadata_of(described(), 0, "cpu", tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:left])
+    again, _ = metadata_of(described(), 0, "cpu", tmp_path)
+    gc.collect()
+    assert (again.phi == metadata.phi).all() and not recwarn.list

@@ -142,8 +142,8 @@ def test_a_single_image_is_assigned_with_doubt(runs):
 
 def test_a_shared_basis_travels_with_the_run(runs):
     right = truth(runs["pca"])
-    kept = np.load(runs["pca"] / "clusters.npz")
-    assert kept["axes"].shape == (20, 64)
+    with np.load(runs["pca"] / "clusters.npz") as kept:
+        assert kept["axes"].shape == (20, 64)
     hits = [welcome(runs["pca"], (x, y))["cluster"] == right[group] for group, x, y in newcomers(0)]
     assert all(hits)
 
@@ -235,10 +235,10 @@ def test_a_client_without_a_class_in_common_with_any_cluster_is_refused(runs):
 
 def test_what_is_kept_is_compact_written_like_the_rest_and_before_the_summary(runs):
     run = runs["robust"]
-    kept, models = np.load(run / "clusters.npz"), np.load(run / "models.npz")
-    assert kept["theta"].dtype == models["params"].dtype == np.float32
-    assert kept["theta"].shape == (4, 10, 32) and models["params"].shape == (4, 9258)
-    assert kept["spread"].shape == (4, 3) and kept["shape"].tolist() == [1, 8, 8]
+    with np.load(run / "clusters.npz") as kept, np.load(run / "models.npz") as models:
+        assert kept["theta"].dtype == models["params"].dtype == np.float32
+        assert kept["theta"].shape == (4, 10, 32) and models["params"].shape == (4, 9258)
+        assert kept["spread"].shape == (4, 3) and kept["shape"].tolist() == [1, 8, 8]
     modes = {
         stat.S_IMODE((run / name).stat().st_mode) for name in ("clusters.npz", "models.npz", "summary.json")
     }
@@ -516,9 +516,9 @@ def test_models_of_another_network_are_refused(runs, tmp_path):
     run = copied(runs["robust"], tmp_path)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace('kind = "auto"', 'kind = "resnet18"'))
-    np.savez(
-        run / "clusters.npz", **{**np.load(run / "clusters.npz"), "theta": np.ones((4, 10, 512), np.float32)}
-    )
+    with np.load(run / "clusters.npz") as file:
+        kept = dict(file)
+    np.savez(run / "clusters.npz", **{**kept, "theta": np.ones((4, 10, 512), np.float32)})
     _, x, y = next(newcomers(0))
     with pytest.raises(StoreError, match=r"models\.npz does not fit model\.kind"):
         welcome(run, (x, y))

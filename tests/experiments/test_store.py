@@ -62,7 +62,7 @@ def test_two_processes_cannot_write_one_run(tmp_path):
     RunFolder(tmp_path).close()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user other than root, who may write everywhere")
 def test_a_folder_without_write_permission_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match="cannot be written"):

@@ -30,7 +30,8 @@ clusters = 2
 kind = "bfv"
 min_cluster = 1
 """
-# A node does as a file in its folder says, once: it sends garbage, is killed, or waits.
+# A node does what a file in its folder says, in the round that its name says: it sends garbage, is killed
+# (and leaves its id of Flower's), or waits until the file is gone.
 NAUGHTY = """
 import os, signal, time
 from pathlib import Path
@@ -44,8 +45,7 @@ from flameche.flower.records import unpack
 
 app = ClientApp()
 
-def once(folder, deed):
-    file = folder / deed
+def once(file):
     if found := file.exists():
         file.unlink()
     return found
@@ -55,13 +55,16 @@ def once(folder, deed):
 @app.evaluate()
 def node(message, context):
     folder = Path(context.node_config["folder"]).parent
-    if unpack(message.content).head["what"] == "round":
-        if once(folder, "garbage"):
+    head = unpack(message.content).head
+    if head["what"] == "round":
+        number = head["round"]
+        if once(folder / f"garbage-{number}"):
             return Message(RecordDict({"arrays": ArrayRecord([np.ones(3)])}), reply_to=message)
-        if once(folder, "die"):
+        if once(folder / f"die-{number}"):
+            (folder / "id").write_text(str(context.node_id))
             os.killpg(os.getpgrp(), signal.SIGKILL)
-        if once(folder, "wait"):
-            time.sleep(5)
+        while (folder / f"wait-{number}").exists():
+            time.sleep(0.05)
     return handle(message, context)
 """
 HOOKS = """
@@ -80,7 +83,7 @@ def load(node):
 @pytest.fixture(scope="module")  # nodes that wait look for work, which takes time from other tests
 def federation(tmp_path_factory):
     """Start everything once; afterwards nothing is left running."""
-    pytest.importorskip("flwr")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
     from flameche.experiments.config import load_experiment
     from flameche.flower.fleet import Fleet
     from flameche.flower.local import certificates, digits_app, make_keys, start_node
@@ -97,6 +100,7 @@ def federation(tmp_path_factory):
         fleet.start_link()
         for number in range(3):
             start_node(fleet, number, keys)
+        until(lambda: fleet.online() == 3)
         yield SimpleNamespace(fleet=fleet, app=app, keys=keys, folder=folder)
     assert not mentioning(folder), "processes were left behind"
 
@@ -120,7 +124,7 @@ def mentioning(folder):
     return sorted({*found} - {os.getpid()})
 
 
-def until(what, patience=40.0):
+def until(what, patience=600.0):
     """Wait for something."""
     end = time.monotonic() + patience
     while not (found := what()):

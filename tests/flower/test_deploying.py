@@ -42,7 +42,7 @@ def test_an_app_for_classes_that_cannot_be_is_not_written(tmp_path, monkeypatch,
 
 
 def test_own_data_without_the_number_of_classes_start_nothing(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("flwr")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
     monkeypatch.chdir(tmp_path)
     assert call("init", "scans").exit_code == 0
     code, said = refused(monkeypatch, capsys, "local", "--app", "scans")
@@ -90,7 +90,7 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, why):
-    pytest.importorskip("flwr")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
     monkeypatch.chdir(tmp_path)
     code, said = refused(monkeypatch, capsys, *words)
     assert code == 2 and why in said
@@ -101,7 +101,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, 
     [(signal.SIGINT, "starting Flower", 130), (signal.SIGKILL, "rounds of 3 of 3 nodes", -signal.SIGKILL)],
 )
 def test_nothing_stays_when_it_is_stopped_or_killed(tmp_path, sign, when, code):
-    pytest.importorskip("flwr")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
     command = [sys.executable, "-m", "flameche", "deploy", "local", "--nodes", "3", "--scheme", "plain"]
     with subprocess.Popen(
         [*command, "--folder", str(tmp_path / "d"), "--out", str(tmp_path / "r")],

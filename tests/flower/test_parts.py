@@ -19,7 +19,7 @@ from flameche.flower.own_data import from_arrays, from_hook, from_path, image_sh
 from flameche.flower.settings import Own, Serving, Shared, hook, in_app
 from flameche.flower.template import write_app
 
-flwr = pytest.importorskip("flwr")
+flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
 
 from flameche.flower.agreed import AGREED, app_hash, clientapp  # noqa: E402
 from flameche.flower.certificates import make_certificates, make_node_key  # noqa: E402

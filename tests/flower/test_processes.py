@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -38,10 +37,11 @@ def test_ending_a_program_ends_all_that_it_started(tmp_path):
 
 
 def test_who_does_not_listen_is_killed():
-    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], process_group=0)
-    time.sleep(0.2)
-    guard.end([deaf.pid], patience=0.3)
-    assert deaf.wait() == -signal.SIGKILL
+    words = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"]
+    with subprocess.Popen(words, process_group=0, stdout=subprocess.PIPE) as deaf:
+        deaf.stdout.readline()
+        guard.end([deaf.pid], patience=0.3)
+        assert deaf.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])

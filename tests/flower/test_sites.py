@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
 
 from flwr.app import Error, Message
 

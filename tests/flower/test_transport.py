@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -242,7 +243,7 @@ def test_a_node_whose_word_alone_counts(method, nodes):
     assert ends["TooFew"] > 5 and ends["well"] > 5
 
 
-def test_the_first_to_come_does_not_decide_how_metadata_look(nodes):
+def test_the_first_to_come_does_not_decide_how_metadata_look(nodes, monkeypatch):
     own, transport = nodes(**PLAIN)
     transport.online = {1}
     patient = []
@@ -256,6 +257,9 @@ def test_the_first_to_come_does_not_decide_how_metadata_look(nodes):
         return Parcel({**reply.head, "blocks": [9, 9]}) if number == 1 and "blocks" in reply.head else reply
 
     transport.nodes, transport.twist = nodes_now, odd
+    pauses = []  # only they take time, so that there are two looks on a slow machine too
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(roster, "time", clock)
     server = coordinator(own, transport, patience=0.9)
     try:
         records = server.run()

@@ -166,11 +166,9 @@ def test_after_leaving_sums_are_those_of_a_federation_that_never_had_them_and_co
     assert all(np.abs(a - b).max() <= NOISE * (way == "ckks") for a, b in zip(again, whole, strict=True))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "ckks"])  # its every sealing has other noise
 @pytest.mark.parametrize("least", [1, 3])
 def test_a_restart_between_drift_leaving_and_the_next_round_changes_no_sum(way, least):
-    if way == "ckks":
-        pytest.skip("every sealing has other noise")
     world, again = World(way, least), World(way, least)
     world.play(everybody, HOME)
     world.drift(np.array([0, 3, 6, 9]), 1)
@@ -417,11 +415,8 @@ class Opened:
         self.seen |= fresh
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("way", ["plain", "bfv"])
+@pytest.mark.parametrize(("way", "seed"), [*(("plain", seed) for seed in range(6)), ("bfv", 0), ("bfv", 1)])
 def test_a_guarded_server_never_shows_the_change_of_few(way, seed):
-    if way == "bfv" and seed > 1:
-        pytest.skip("the same as plain, and slower")
     world, rng = World(way, least=3), np.random.default_rng(seed)
     opened, released = Opened(world, 3), 0
     for step in range(10):

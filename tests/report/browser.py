@@ -27,7 +27,7 @@ def find_browser() -> str | None:
 class Browser:
     """One headless browser with one page; messages end with a zero byte, in on 3, out on 4."""
 
-    def __init__(self, program: str, profile: Path, patience: float = 20.0) -> None:
+    def __init__(self, program: str, profile: Path, patience: float = 300.0) -> None:
         self.patience, self.number, self.buffer = patience, 0, b""
         self.events: list[dict[str, Any]] = []
         (theirs_in, self.write), (self.read, theirs_out) = os.pipe(), os.pipe()

@@ -10,7 +10,7 @@ from synthetic_runs import write_run
 
 from flameche.report import write_report
 
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here")
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="needs Chromium")
 
 WIDTHS = (360, 768, 1440)
 # Elements wider than the window that do not scroll within themselves.

@@ -5,12 +5,13 @@ import os
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="needs Triton")
 CUDA = torch.cuda.is_available()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a GPU or an interpreter"
+        not CUDA and os.environ.get("TRITON_INTERPRET") != "1",
+        reason="needs a CUDA device or TRITON_INTERPRET=1",
     ),
 ]
 

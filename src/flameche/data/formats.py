@@ -216,7 +216,8 @@ def check_client(
 def npz_counts(path: Path) -> dict[str, int]:
     """Return how many labels each split of an npz has, without reading its images."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here: numpy leaves a file open that is no zip.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             return {s: len(arrays[f"{s}_labels"]) for s in SPLITS if f"{s}_labels" in arrays.files}
     except (
         OSError,

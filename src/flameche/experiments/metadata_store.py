@@ -53,10 +53,10 @@ def metadata_of(
     file = folder and folder / f"{key_of(experiment, seed)}.npz"
     if file and file.exists():
         try:
-            with np.load(file) as held:
+            with file.open("rb") as raw, np.load(raw) as held:  # numpy leaves open what is no zip file
                 if str(held["sources"]) == made_by:
                     return Metadata(held["phi"], held["counts"]), held["group"]
-        except (ValueError, OSError, KeyError, BadZipFile):  # it can be made again
+        except (ValueError, OSError, EOFError, KeyError, BadZipFile):  # it can be made again
             file.unlink(missing_ok=True)
     federation, _ = load_federation(experiment, seed)
     prepare_torch(device, experiment.training.threads or usable_cores())

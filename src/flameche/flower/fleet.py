@@ -25,7 +25,7 @@ MARK = "flameche: "  # opens every line of our server app in what `flwr run` str
 NAME = "local"  # of the SuperLink, for `flwr run`
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds between looks for tasks; Flower's default is 1
-PATIENCE = 60.0
+PATIENCE = 600.0  # seconds for a start, which a busy machine may need; a program that ended is seen at once
 
 
 @dataclass
@@ -100,6 +100,10 @@ class Fleet:
     def register(self, public: Path) -> None:
         """Tell the SuperLink a node's public key."""
         self._flwr("supernode", "register", str(public), NAME)
+
+    def unregister(self, node: int) -> None:
+        """Tell the SuperLink that the node with this id of Flower's is gone for good."""
+        self._flwr("supernode", "unregister", str(node), NAME)
 
     def stop_node(self, number: int) -> None:
         """End a node."""

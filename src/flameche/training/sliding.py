@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-not-found,unused-ignore]
+import triton
 from torch import Tensor
 
 from flameche.training import triton_slides as kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-not-found,unused-ignore]
+import triton
 from torch import Tensor
 
 from flameche.training import triton_maps as maps
