@@ -37,6 +37,7 @@ def _homes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("FLAMECHE_", "FLWR_"))]:
             patch.delenv(name)
+        patch.delenv("PYTHONUNBUFFERED", raising=False)  # hides lines that wait in a buffer
         patch.setenv("FLAMECHE_OFFLINE", "1")
         patch.setenv("PYTHONPATH", str(OFFLINE), prepend=os.pathsep)
         patch.setenv("MPLCONFIGDIR", str(folder / "matplotlib"))  # its list of fonts takes seconds to make

@@ -23,7 +23,8 @@ from flameche.flower.warm import SOCKET_FILE, command, write_stand_ins
 HOST = "127.0.0.1"
 MARK = "flameche: "  # opens every line of our server app in what `flwr run` streams
 NAME = "local"  # of the SuperLink, for `flwr run`
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+# Without the last, lines of a run that is followed would wait in a buffer until it is full.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds between looks for tasks; Flower's default is 1
 PATIENCE = 600.0  # seconds for a start, which a busy machine may need; a program that ended is seen at once
 
