@@ -37,8 +37,10 @@ def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
     """Refuse options that the mode or the scheme does not have."""
     told = method.model_dump(exclude_defaults=True)
     wrong = [key for key in method.PAPER_ONLY if key in told]
-    if method.mode == "robust" and wrong:
-        raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "robust"')
+    if method.mode != "paper" and wrong:
+        raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{method.mode}"')
+    if method.mode == "sketch" and "m_step" in told:
+        raise ConfigError('method.m_step belongs to method.mode = "paper" or "robust"; the mode is "sketch"')
     if method.m_step == "decayed" and method.mode == "paper":
         raise ConfigError('method.m_step = "decayed" belongs to method.mode = "robust"')
     if method.m_step == "decayed" and scheme.kind not in ("plain", "secagg"):

@@ -17,7 +17,7 @@ from flameche.experiments.protection import leak_notes, protection_notes
 from flameche.experiments.schema import Experiment
 from flameche.experiments.timeline import scheduled
 from flameche.metadata.extractors import ClientSamples, Metadata
-from flameche.methods import METHODS
+from flameche.methods import make_method
 from flameche.methods.base import Method, World
 from flameche.methods.selection import Selection, select_clusters
 from flameche.models.build import choose_kind
@@ -85,8 +85,7 @@ def build_method(
             clusters = selection.k
             world.notes.append(chosen_note(selection))
         options["clusters"] = clusters
-    method: Method = METHODS[experiment.method.kind](world, **options)
-    return method, selection
+    return make_method(experiment.method.kind, world, options), selection
 
 
 def build_world(

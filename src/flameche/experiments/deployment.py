@@ -24,7 +24,7 @@ from flameche.experiments.config import config_hash, to_toml
 from flameche.experiments.extraction import Extraction, shared_model
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
-from flameche.methods import METHODS
+from flameche.methods import make_method
 from flameche.network.job import Job
 from flameche.network.node import Work
 from flameche.network.parcel import Arrays
@@ -91,7 +91,7 @@ def node_work(
         seed=seed,
         plan=training_plan(experiment),
         size=lambda: len(part.data.train[1]),
-        method=lambda world: METHODS[experiment.method.kind](world, **options),
+        method=lambda world: make_method(experiment.method.kind, world, options),
         scheme=scheme,
         fingerprint=_fingerprint(experiment, scheme),
         min_cluster=experiment.scheme.least,

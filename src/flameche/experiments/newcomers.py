@@ -135,7 +135,7 @@ class Finished:
         """Measure how far clients [n] are from the K clusters [n K], by the nearest centroid of each."""
         how = self.experiment.method
         options = {key: getattr(how, key) for key in ("unit_norm", "missing")}
-        robust = getattr(how, "mode", "paper") == "robust"
+        robust = getattr(how, "mode", "paper") != "paper"
         one = Cohort(metadata, Plain(), Ledger(len(metadata)), robust=robust, **options)
         apart = 1.0 - cosine(one.phi, one.weight, self.centroids)
         common = (one.weight > 0).astype(float) @ (self.centroids.mass > 0).T.astype(float)

@@ -13,7 +13,9 @@ from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.errors import BadInput
 from flameche.metadata.extractors import ClientSamples, Metadata
+from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
+from flameche.protocol.exchange import Exchange
 from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.soft import too_few
@@ -231,6 +233,14 @@ class World:
     def cohort(self, **how: Any) -> Cohort:
         """Give the clients as holders of their metadata; `how` is the cohort's own."""
         return Cohort(self.metadata, self.scheme, self.ledger, **how)
+
+    def exchange(self, cohort: Cohort) -> Exchange:
+        """Give the way in which sums are formed that the guard of the whole run decides on."""
+        return Exchange(self.scheme, Guard(self.clients, self.min_cluster), self.ledger)
+
+    def reachable(self, present: Ints, participants: Ints) -> Ints:
+        """List the clients that can take part in an exchange now; in a simulation, all that are there."""
+        return present
 
     def sums(
         self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"], hidden: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flameche.methods.base import Method
+from typing import Any
+
+from flameche.methods.base import Method, World
 from flameche.methods.fedavg import FedAvg
 from flameche.methods.fedgroup import FedGroup
 from flameche.methods.fesem import Fesem
@@ -11,6 +13,7 @@ from flameche.methods.ifca import Ifca
 from flameche.methods.kfed import KFed
 from flameche.methods.oracle import Oracle
 from flameche.methods.pacfl import Pacfl
+from flameche.methods.sketch import FlamecheSketch
 from flameche.methods.soft import Soft
 from flameche.methods.stocfl import StoCfl
 
@@ -26,3 +29,10 @@ METHODS: dict[str, type[Method]] = {
     "kfed": KFed,
     "pacfl": Pacfl,
 }
+
+
+def make_method(kind: str, world: World, options: dict[str, Any]) -> Method:
+    """Build a method by its kind and options; FLAMECHE's modes are classes of their own."""
+    if kind == "flameche" and options.get("mode") == "sketch":
+        return FlamecheSketch(world, clusters=options["clusters"])
+    return METHODS[kind](world, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,17 @@ from numpy.typing import NDArray
 
 Side = Literal["client", "server"]
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A sum that was opened: in which round, what of, over which clients, how many numbers of each."""
+
+    round: int
+    what: str
+    kind: str  # "sum", "histogram" or "moments"
+    clients: list[int]
+    numbers: int
 
 
 class Ledger:
@@ -31,6 +43,7 @@ class Ledger:
         self.cancelled: list[int] = []  # the round of each sum whose ciphertexts cancelled each other
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
+        self.openings: list[Opening] = []  # of the sums that an audit looks at
         self._running = False
         self._muted = False
 
@@ -81,6 +94,10 @@ class Ledger:
             self.asked[what] = self.asked.get(what, 0) + int(wanted.sum())
             self.held_back[what] = self.held_back.get(what, 0) + int((wanted & ~opened).sum())
 
+    def open(self, opening: Opening) -> None:
+        """Note that a sum was opened; also where nothing else is counted, for it is known from then on."""
+        self.openings.append(opening)
+
     def sum_cancelled(self) -> None:
         """Note that a sum of this round could not be formed, since its ciphertexts cancelled each other."""
         self.cancelled.append(self.round)
@@ -124,6 +141,7 @@ class Ledger:
             "cancelled": self.cancelled,
             "tuning_runs": self.tuning_runs,
             "oracle_knowledge": self.oracle_knowledge,
+            "openings": [asdict(opening) for opening in self.openings],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -135,6 +153,7 @@ class Ledger:
         self.cancelled = list(state.get("cancelled", []))
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
+        self.openings = [Opening(**opening) for opening in state.get("openings", [])]
 
 
 def sizes_of(messages: Sequence[bytes]) -> Ints:

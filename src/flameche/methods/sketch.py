@@ -1,0 +1,298 @@
+"""FLAMECHE with a private core: clusters found once, in one session, in a handful of numbers a client.
+
+The idea is the paper's: clients summarise their data once, take the E-step themselves, and the server only
+adds. What is opened is not. Algorithm 1 opens a sum of all metadata for every cluster in every round;
+whoever opens sums over changing sets of the same clients can solve them for each client's metadata. Here a
+fixed set of clients holds one clustering session (`clustering/session.py`): everybody, or of many clients
+as many as it takes. After it nothing is opened any more; all other clients, late ones and those whose data
+drift take an E-step.
+
+A client that is farther from every centroid than their own clients says so. When enough such clients have
+come, there is another session, with them in it: so late groups, and groups too thin for the first session,
+are found. One guard (`privacy/guard.py`) decides over all sessions what may be opened.
+
+Deviations from the paper: metadata blocks are scaled to length one and weighed by their samples; M-steps
+are over a session's clients, not over all seen; there is no reclustering, since nothing starts from random
+clusters.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from flameche.clustering.session import Found, Session
+from flameche.em.hartigan import joining_cost
+from flameche.em.spherical import NOISE, Centroids, Floats, cosine
+from flameche.em.ward import keep_names
+from flameche.errors import BadInput
+from flameche.metadata.extractors import Metadata
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.rng import stream
+
+EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
+FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
+ASSIGNMENT_BYTES = 4
+
+
+class FlamecheSketch:
+    """Clusters from one session; then rounds of training, in which newcomers find their cluster."""
+
+    about: ClassVar[About] = About(
+        "FLAMECHE",
+        "metadata",
+        "sums",
+        "sealed sketch, K sealed sums once; assignment, model",
+        server="n·d",
+        client="d",
+        up="K·d",
+        down="K·d",
+    )
+
+    def __init__(self, world: World, *, clusters: int = 4) -> None:
+        self.world, self.clusters = world, clusters
+        self.wanted = clusters
+        self.cohort = world.cohort(robust=True)
+        self.exchange = world.exchange(self.cohort)
+        self.models = world.initial_models(clusters)
+        shape = (clusters, *self.cohort.blocks)
+        self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        self.spread = np.full((clusters, 3), np.nan)
+        self.inside = np.zeros((world.clients, clusters), bool)  # whose term each centroid holds
+        self.assignment = np.full(world.clients, UNSEEN, np.int64)
+        self.placed = np.zeros(world.clients, bool)  # who knows its cluster, by the centroids of now
+        self.far = np.zeros(world.clients, bool)
+        self.heard = np.zeros(world.clients, bool)  # far clients for whose sake there was a session already
+        self.left, self.drifted = np.zeros(world.clients, bool), np.zeros(world.clients, bool)
+        self.sessions, self.waiting = 0, False
+
+    @property
+    def found(self) -> bool:
+        """Tell whether there are clusters."""
+        return bool((self.centroids.mass > NOISE).any())
+
+    @property
+    def present(self) -> Ints:
+        """List the clients that have not left."""
+        return np.flatnonzero(~self.left)
+
+    def round(self, r: int, participants: Ints) -> bool:
+        """Play round r; tell whether there was a clustering session."""
+        if (gone := participants[self.left[participants]]).size:
+            raise BadInput(f"client {gone[0]} has left and takes part; let it join first")
+        held = self._due(participants) and self._hold_session(r, participants)
+        if self.found:
+            self._place(participants[~self.placed[participants]])
+        k = np.maximum(self.assignment[participants], 0)  # until clusters are known all train the first model
+        trained = self.world.train(self.models, k, participants, r)
+        members = self.assignment if self.found else None
+        self.models = self.world.average(self.models, trained, k, participants, members=members)
+        return held
+
+    def _due(self, participants: Ints) -> bool:
+        """Tell whether it is time for a session."""
+        if not self.found:
+            return len(self.world.reachable(self.present, participants)) >= 2 * self._least
+        fresh = self.far & ~self.heard & ~self.left
+        return int(fresh.sum()) >= max(2, self._least)
+
+    @property
+    def _least(self) -> int:
+        return max(1, self.world.min_cluster)
+
+    def _members(self, r: int, participants: Ints) -> Ints:
+        """Choose a session's clients: everybody, or of many those that are far and some others."""
+        there = self.world.reachable(self.present, participants)
+        size = max(EVERYBODY, EACH * self.wanted)
+        if len(there) <= size:
+            return there
+        order = stream(self.world.seed, "session", r).permutation(there)
+        first = order[np.argsort(~self.far[order], kind="stable")]
+        strangers = first[: min(int(self.far[order].sum()), size // 2)]
+        return np.sort(np.append(strangers, order[~np.isin(order, strangers)][: size - len(strangers)]))
+
+    def _hold_session(self, r: int, participants: Ints) -> bool:
+        """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
+        clients = self._members(r, participants)
+        self.heard |= self.far
+        session = Session(
+            self.exchange,
+            clients,
+            self.cohort.phi[clients],
+            self.cohort.weight[clients],
+            self.wanted,
+            self._least,
+        )
+        with self.world.ledger.clock("client", "clustering"):
+            found = session.run(stream(self.world.seed, "sketch", self.sessions))
+        if found is None:
+            return False
+        self.sessions += 1
+        self._take(clients, found)
+        return True
+
+    def _take(self, clients: Ints, found: Found) -> None:
+        """Take over what a session found; clusters keep the names that most of their clients know."""
+        count, before = len(found.centroids), self.assignment[clients]
+        name = np.arange(count)
+        if self.sessions > 1 and (known := before != UNSEEN).any():
+            name = _names(found.label[known], before[known], count, len(self.models))
+        source = np.array([_most(before[found.label == k]) for k in range(count)])[np.argsort(name)]
+        label = name[found.label]
+        order = np.argsort(name)
+        self.models = self.models.pick(source)
+        self.centroids = Centroids(found.centroids.theta[order], found.centroids.mass[order])
+        self.spread, self.clusters = found.spread[order], count
+        self.inside = np.zeros((self.world.clients, count), bool)
+        self.inside[clients] = found.inside[:, order] > 0
+        self.placed[:] = False
+        self.placed[clients] = True
+        self.far[clients] = False
+        self.assignment = np.where(self.assignment >= count, UNSEEN, self.assignment)
+        self.assignment[clients] = label
+        if count < self.wanted:
+            self._note(
+                f"{count} of {self.wanted} clusters: {len(clients)} clients cannot be told apart further "
+                f"with scheme.min_cluster = {self._least}"
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self.world.notes:
+            self.world.notes.append(text)
+
+    def _place(self, clients: Ints) -> None:
+        """Let clients [n] find their cluster by an E-step, and say so if they are far from every one."""
+        if len(clients) == 0:
+            return
+        numbers = self.centroids.theta.size + self.centroids.mass.size
+        self.world.ledger.received("centroids", clients, 4 * numbers)
+        label, far = self._e_step(clients)
+        self.world.ledger.sent("assignment", clients, ASSIGNMENT_BYTES)
+        self.assignment[clients], self.far[clients] = label, far
+        self.placed[clients] = True
+
+    def _e_step(self, clients: Ints) -> tuple[Ints, np.ndarray]:
+        """Find the clusters of clients [n], each without its own part in the centroids; and who is far."""
+        with self.world.ledger.clock("client", "clustering"):
+            phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
+            inside = self.inside[clients].astype(np.float64)
+            label = joining_cost(phi, weight, self.centroids, inside).argmin(axis=1)
+            error = 1.0 - cosine(phi, weight, self.centroids)[np.arange(len(clients)), label]
+        far = (error > self._reach()[label]) & ~self.inside[clients].any(axis=1)
+        return label, far
+
+    def _reach(self) -> Floats:
+        """Tell how far from each cluster [K] a client may be that belongs to it; infinite where nobody knows.
+
+        A centroid's own clients are nearer to it than others: the squared distance to a mean of n grows by
+        (n + 1) / (n - 1) for one that is not among them.
+        """
+        count, mean, deviation = self.spread.T
+        grown = (count + 1) / np.maximum(count - 1, 1)
+        reach: Floats = np.where(count > 1, (mean + FAR * SD * deviation) * grown, np.inf)
+        return np.where(np.isfinite(reach), reach, np.inf)
+
+    def drift(self, clients: Ints, metadata: Metadata) -> None:
+        """Give clients [n] new metadata; they find their cluster anew when they next take part."""
+        other = np.flatnonzero(self.cohort.differ(clients, metadata))
+        clients, metadata = clients[other], metadata.of(other)
+        self.cohort.drift(clients, metadata)
+        self.exchange.guard.renew(clients)
+        self.drifted[clients] = True
+        self.inside[clients] = self.placed[clients] = self.heard[clients] = False
+
+    def leave(self, clients: Ints, vanished: bool = False) -> None:
+        """Count clients no more; what was opened stays as it is."""
+        self.left[clients], self.assignment[clients] = True, UNSEEN
+        self.placed[clients] = self.far[clients] = False
+
+    def join(self, clients: Ints) -> None:
+        """Let clients take part that left, or were not there from the start."""
+        self.left[clients] = self.heard[clients] = False
+
+    def serving(self) -> Ints:
+        """Serve each client its cluster's model; one that has no cluster yet takes an E-step to find it."""
+        serving = np.maximum(self.assignment, 0)
+        if self.found and len(lost := np.flatnonzero(self.assignment == UNSEEN)):
+            serving[lost] = self._e_step(lost)[0]
+        return serving
+
+    def finish(self) -> Outcome:
+        """Take a last E-step over all clients; DBI and CH follow from the centroids, so nothing is opened."""
+        final = np.full(self.world.clients, UNSEEN, np.int64)
+        if not self.found:
+            self._note(
+                f"no clusters: {len(self.present)} clients are too few for scheme.min_cluster = "
+                f"{self._least}; all trained one model"
+            )
+            final[self.present] = 0
+            return Outcome(final)
+        final[self.present] = self._e_step(self.present)[0]
+        dbi, ch = criteria(self.centroids, self.spread[:, 0])
+        keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": self.spread}
+        return Outcome(final, dbi, ch, {**keep, "label": np.arange(self.clusters)})
+
+    def state(self) -> Arrays:
+        """Give all that must survive a restart."""
+        who = np.flatnonzero(self.drifted)
+        own: Arrays = {name: getattr(self, name) for name in ARRAYS}
+        own |= {"theta": self.centroids.theta, "mass": self.centroids.mass}
+        own |= {"numbers": np.array([self.sessions, self.clusters])}
+        own |= {"drift/phi": self.cohort.phi[who], "drift/weight": self.cohort.weight[who]}
+        return {**own, **self.exchange.guard.state()}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave."""
+        for name in ARRAYS:
+            setattr(self, name, arrays[name].astype(getattr(self, name).dtype))
+        self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
+        self.sessions, self.clusters = (int(n) for n in arrays["numbers"])
+        phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
+        self.cohort.take(np.flatnonzero(self.drifted), phi, weight)
+        self.exchange.guard.restore(arrays)
+
+
+ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
+
+
+def _most(before: Ints) -> int:
+    """Tell which cluster most of these clients come from; the first one if nobody knows."""
+    known = before[before != UNSEEN]
+    return int(np.bincount(known).argmax()) if len(known) else 0
+
+
+def _names(label: Ints, before: Ints, count: int, earlier: int) -> Ints:
+    """Name clusters [count] as most of their clients knew them, where such a name is free."""
+    pairs = np.zeros((count, max(count, earlier)))
+    np.add.at(pairs, (label, before), 1.0)
+    every = max(count, earlier)
+    names = keep_names(np.repeat(np.arange(count), every), np.tile(np.arange(every), count), pairs.ravel())[
+        ::every
+    ]
+    return np.argsort(np.argsort(names))  # without gaps
+
+
+def criteria(centroids: Centroids, count: Floats) -> tuple[float, float]:
+    """Compute Davies-Bouldin, with widths as root mean squares, and Calinski-Harabasz, from centroids alone.
+
+    Blocks have length one, so a centroid's length tells how far its members scatter. NaN with one cluster.
+    """
+    alive = np.flatnonzero((count > 0) & (centroids.mass > NOISE).any(axis=1))
+    if len(alive) < 2:
+        return float("nan"), float("nan")
+    theta, mass, count = centroids.theta[alive], centroids.mass[alive], count[alive]
+    share = mass / mass.sum(axis=1, keepdims=True)
+    squares = np.einsum("kbf,kbf->kb", theta, theta)
+    width = np.maximum((share * (1.0 - squares)).sum(axis=1), 0.0)
+    flat = theta.reshape(len(alive), -1) / np.sqrt(theta.shape[1])
+    apart = np.sqrt(((flat[:, None] - flat[None]) ** 2).sum(-1))
+    np.fill_diagonal(apart, np.inf)
+    with np.errstate(divide="ignore"):
+        ratio = (np.sqrt(width)[:, None] + np.sqrt(width)[None]) / apart
+    centre = (count[:, None] * flat).sum(axis=0) / count.sum()
+    between = (count * ((flat - centre) ** 2).sum(axis=1)).sum() / (len(alive) - 1)
+    free = count.sum() - len(alive)
+    within = (count * width).sum() / free if free > 0 else float("nan")
+    ch = between / within if within > 0 else float("nan")
+    return float(ratio.max(axis=1).mean()), float(ch)

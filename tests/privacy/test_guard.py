@@ -1,0 +1,115 @@
+"""The guard over the whole life of a federation: no combination of opened sums holds a client, or a pair."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flameche.privacy.guard import Guard
+
+FEW = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=14)
+
+
+def rows_of(sets, clients):
+    rows = np.zeros((len(sets), clients))
+    for row, members in zip(rows, sets, strict=True):
+        row[list(members)] = 1.0
+    return rows
+
+
+def solvable(rows, some):
+    """Tell by brute force whether a combination of rows is zero outside `some`, and not zero."""
+    outside = np.delete(rows, list(some), axis=1)
+    whole = np.linalg.matrix_rank(rows, tol=1e-8)
+    return whole > np.linalg.matrix_rank(outside, tol=1e-8)
+
+
+def pairs(clients):
+    return [(i, j) for i in range(clients) for j in range(i + 1)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(FEW)
+def test_whatever_it_admits_no_client_and_no_pair_is_solved(sets):
+    guard, admitted = Guard(8, 3), []
+    for members in sets:
+        if guard.admit(np.array(sorted(members))):
+            admitted.append(members)
+    if admitted:
+        rows = rows_of(admitted, 8)
+        assert not any(solvable(rows, set(pair)) for pair in pairs(8))
+
+
+@settings(max_examples=150, deadline=None)
+@given(FEW)
+def test_what_it_refuses_would_have_been_solved(sets):
+    guard, admitted = Guard(8, 3), []
+    for members in sets:
+        if guard.admit(np.array(sorted(members))):
+            admitted.append(members)
+        else:
+            rows = rows_of([*admitted, members], 8)
+            assert len(members) < 3 or any(solvable(rows, set(pair)) for pair in pairs(8))
+
+
+def test_three_sums_of_which_every_two_are_harmless():
+    guard = Guard(5, 3)
+    assert guard.admit(np.array([0, 1, 2])) and guard.admit(np.array([0, 3, 4]))
+    assert not guard.admit(np.array([1, 2, 3, 4]))  # the first two less this one are twice client 0
+    assert guard.refused == 1 and guard.rank == 2
+
+
+def test_a_sum_of_sums_tells_nothing_new():
+    guard = Guard(9, 3)
+    for members in ([0, 1, 2], [3, 4, 5], [0, 1, 2, 3, 4, 5]):
+        assert guard.admit(np.array(members))
+    assert guard.rank == 2
+
+
+def test_a_pair_is_refused_since_each_of_it_could_take_itself_out():
+    guard = Guard(8, 3)
+    assert guard.admit(np.arange(5))
+    assert not guard.admit(np.arange(3))  # the rest would be clients 3 and 4
+    assert guard.admit(np.arange(8))
+    assert guard.admit(np.arange(5))
+
+
+def test_leverage_is_one_over_the_size_of_a_lone_set():
+    guard = Guard(6, 3)
+    guard.admit(np.arange(4))
+    assert guard.leverage() == pytest.approx([0.25] * 4 + [0.0] * 2)
+
+
+def test_second_moments_and_histograms_take_twice_as_many():
+    guard = Guard(20, 3)
+    assert not guard.admit(np.arange(5), "histogram") and not guard.admit(np.arange(5), "moments")
+    assert guard.admit(np.arange(6), "histogram") and guard.admit(np.arange(12), "moments")
+    assert not guard.admit(np.arange(16), "moments")  # the difference is four clients' moments
+    assert guard.admit(np.arange(18), "moments")
+
+
+def test_what_a_client_had_before_its_data_drifted_is_no_second_client():
+    guard = Guard(6, 3)
+    assert guard.admit(np.arange(6))
+    guard.renew(np.array([0]))
+    assert not guard.admit(np.arange(6))  # the difference is the new data less the old
+    guard.renew(np.array([1]))
+    assert not guard.admit(np.arange(6))  # and now that of two clients
+    guard.renew(np.array([2]))
+    assert guard.admit(np.arange(6))
+
+
+def test_where_nothing_is_guarded_anything_goes():
+    guard = Guard(3, 1)
+    assert guard.admit(np.array([1])) and guard.admit(np.array([0, 1]))
+
+
+def test_its_memory_survives_a_restart():
+    guard = Guard(9, 3)
+    guard.admit(np.arange(6), "moments")
+    guard.renew(np.array([0, 1, 2]))
+    again = Guard(9, 3)
+    again.restore(guard.state())
+    for members in (np.arange(5), np.arange(7), np.arange(6), np.arange(3, 9)):
+        assert guard.admit(members, "moments") == again.admit(members, "moments")
+    assert guard.leverage() == pytest.approx(again.leverage())
