@@ -19,13 +19,15 @@ import numpy as np
 
 from flameche.em import leaves as splitting
 from flameche.em.hartigan import joining_cost
+from flameche.em.significance import Choice, choose_clusters, join_wide
 from flameche.em.sketch import Sketch, moment_terms, projection, sketch_from
-from flameche.em.spherical import NOISE, Centroids, Floats, Ints, cosine, statistics
-from flameche.em.ward import merge_down
+from flameche.em.spherical import NOISE, Centroids, Floats, Ints, cosine, m_step, statistics
+from flameche.em.ward import join, merge_down
 from flameche.privacy.guard import Kind
 from flameche.protocol.exchange import Exchange
 
 LEVELS, M_STEPS = 2, 2
+MOST_DIRECTIONS = 7  # of a sketch, where K is not known
 MORE_CLUSTERS = 8  # from more clusters on, leaves are cut once more
 ERROR_SCALE = 7.0  # errors are at most one; so scaled, their squares fill what fixed point has room for
 ABSOLUTE = 0.7979  # the mean absolute deviation of a normal variable, in standard deviations
@@ -46,16 +48,27 @@ class Found:
     spread: Floats
     sketch: Sketch
     leaves: int
+    choice: Choice | None = None  # of K, where it was asked for
 
 
 class Session:
-    """The exchanges of one session; `phi` [n B F], `weight` [n B]: the clients' metadata, as prepared."""
+    """The exchanges of one session; `phi` [n B F], `weight` [n B]: the clients' metadata, as prepared.
+
+    `clusters` is their number, or with `choose` the most that there may be.
+    """
 
     def __init__(
-        self, exchange: Exchange, clients: Ints, phi: Floats, weight: Floats, clusters: int, least: int
+        self,
+        exchange: Exchange,
+        clients: Ints,
+        phi: Floats,
+        weight: Floats,
+        clusters: int,
+        least: int,
+        choose: bool = False,
     ) -> None:
         self.exchange, self.clients, self.phi, self.weight = exchange, clients, phi, weight
-        self.clusters, self.least = clusters, max(1, least)
+        self.clusters, self.least, self.choose = clusters, max(1, least), choose
 
     def run(self, rng: np.random.Generator) -> Found | None:
         """Play all exchanges; None where a sum that everything rests on may not be opened."""
@@ -67,9 +80,21 @@ class Session:
         if found is None:
             return None
         leaf, leaves = found
-        count = min(self.clusters, len(leaves))
-        label = merge_down(leaves.as_centroids(), count)[leaf]
-        return self._refined(label, count, sketch, len(leaves))
+        choice = None
+        if self.choose:
+            choice = choose_clusters(leaves, self.clusters, self.least, rng)
+            of_leaf = choice.label
+        else:
+            of_leaf = merge_down(leaves.as_centroids(), min(self.clusters, len(leaves)))
+        centroids = self._means(of_leaf[leaf], int(of_leaf.max()) + 1)
+        if centroids is None:
+            return None
+        if choice is not None:
+            wide = _scatter(centroids, np.bincount(of_leaf[leaf]))
+            choice = join_wide(choice, leaves, wide, self.least, rng)
+            joined = np.array([choice.label[of_leaf == k][0] for k in range(len(centroids))])
+            centroids, of_leaf = join(centroids, joined, choice.k), choice.label
+        return self._refined(of_leaf[leaf], centroids, sketch, len(leaves), choice)
 
     def _sketch(self, rng: np.random.Generator) -> Sketch | None:
         _, blocks, features = self.phi.shape
@@ -77,8 +102,13 @@ class Session:
         total = self._sum("second moments", moment_terms(self.phi, self.weight, matrix), "moments")
         if total is None:
             return None
-        few = max(self.clusters - 1, len(self.clients) // 4)
-        return sketch_from(total, matrix, min(max(self.clusters + 1, 5), few))
+        many = max(1, len(self.clients) // 4)
+        size = min(MOST_DIRECTIONS, many) if self.choose else self._directions(many)
+        return sketch_from(total, matrix, size)
+
+    def _directions(self, many: int) -> int:
+        """Tell how many numbers a sketch has: a little above K - 1 where there are clients enough for it."""
+        return min(max(self.clusters + 1, 5), max(self.clusters - 1, many))
 
     def _sum(self, what: str, terms: Floats, kind: Kind = "sum") -> Floats | None:
         """Sum terms [n S] over all of the session's clients."""
@@ -115,29 +145,40 @@ class Session:
             leaf, leaves = new, splitting.read_leaves(sums, count, total)
         return leaf, leaves
 
-    def _refined(self, label: Ints, count: int, sketch: Sketch, leaves: int) -> Found | None:
-        """Take M-steps in full dimension while clients move, and measure how far clients are."""
-        n, blocks, features = self.phi.shape
-        theta, mass = np.zeros((count, blocks, features)), np.zeros((count, blocks))
-        terms, inside = statistics(self.phi, self.weight), np.zeros((n, count))
-        for step in range(M_STEPS):
-            if step and (inside[np.arange(n), label] > 0).all():
+    def _means(self, label: Ints, count: int) -> Centroids | None:
+        """Take an M-step over unions of leaves, whose sums the guard always admits."""
+        _, blocks, features = self.phi.shape
+        sums = self.exchange.sums("means", statistics(self.phi, self.weight), self.clients, label, count)
+        if not np.isfinite(sums).all():
+            return None
+        return m_step(sums, Centroids(np.zeros((count, blocks, features)), np.zeros((count, blocks))))
+
+    def _refined(
+        self, label: Ints, centroids: Centroids, sketch: Sketch, leaves: int, choice: Choice | None
+    ) -> Found:
+        """Take further M-steps while clients move, and measure how far clients are."""
+        count, every = len(centroids), np.arange(len(label))
+        inside = np.eye(count)[label]
+        terms = statistics(self.phi, self.weight)
+        for _ in range(1, M_STEPS):
+            label = self._e_step(centroids, inside)
+            if (inside[every, label] > 0).all():
                 break  # nobody moved
             sums = self.exchange.sums("means", terms, self.clients, label, count)
-            opened = np.asarray(
-                np.isfinite(sums).all(axis=1)
-            )  # where too few moved, a centroid stays as it is
-            if step == 0 and not opened.all():
-                return None
-            mass = np.where(opened[:, None], sums[:, blocks * features : -1], mass)
-            totals = sums[:, : blocks * features].reshape(count, blocks, features)
-            means = totals / np.maximum(mass, NOISE)[:, :, None] * (mass > NOISE)[:, :, None]
-            theta = np.where(opened[:, None, None], means, theta)
-            inside[:, opened] = label[:, None] == np.flatnonzero(opened)
-            cost = joining_cost(self.phi, self.weight, Centroids(theta, mass), inside)
-            label = self.exchange.tell(self.clients, cost.argmin(axis=1), count)
-        centroids = Centroids(theta, mass)
-        return Found(centroids, label, inside, self._spread(centroids, label), sketch, leaves)
+            opened = np.flatnonzero(np.isfinite(sums).all(axis=1))  # of others too few moved
+            new = m_step(np.nan_to_num(sums), centroids)
+            theta, mass = centroids.theta.copy(), centroids.mass.copy()
+            theta[opened], mass[opened] = new.theta[opened], new.mass[opened]
+            centroids = Centroids(theta, mass)
+            inside[:, opened] = label[:, None] == opened
+        else:
+            label = self._e_step(centroids, inside)
+        return Found(centroids, label, inside, self._spread(centroids, label), sketch, leaves, choice)
+
+    def _e_step(self, centroids: Centroids, inside: Floats) -> Ints:
+        """Let each client find the cluster that it would join at the least cost, and tell the server."""
+        cost = joining_cost(self.phi, self.weight, centroids, inside)
+        return self.exchange.tell(self.clients, cost.argmin(axis=1), len(centroids))
 
     def _spread(self, centroids: Centroids, label: Ints) -> Floats:
         """Tell how far clients are from their centroids, and how much that varies.
@@ -157,3 +198,12 @@ class Session:
             average, square = total / len(label)
             deviation = ABSOLUTE * np.sqrt(max(square - average**2, 0.0)) / ERROR_SCALE
         return np.column_stack([count, mean, np.full(len(mass), deviation)])
+
+
+def _scatter(centroids: Centroids, count: Ints) -> Floats:
+    """Tell from centroids alone how far clients scatter in each cluster [K], relative to the average."""
+    mass = centroids.mass
+    lost = (mass * (1.0 - np.einsum("kbf,kbf->kb", centroids.theta, centroids.theta))).sum(axis=1)
+    variance = np.maximum(lost / np.maximum(mass.sum(axis=1), NOISE), 0.0) * count / np.maximum(count - 1, 1)
+    share: Floats = variance / max(float(count @ variance / count.sum()), NOISE)
+    return share

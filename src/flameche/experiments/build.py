@@ -77,8 +77,11 @@ def build_method(
 ) -> tuple[Method, Selection | None]:
     """Build the method that acts in a world; also how K was chosen, where it was chosen here."""
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
-    most, selection = options.pop("most_clusters", 0), None
+    selection = None
     world.notes.extend(leak_notes(experiment))
+    if options.get("mode") == "sketch":  # chooses K by itself, from the sums that it opens anyway
+        return make_method(experiment.method.kind, world, options), None
+    most = options.pop("most_clusters", 0)
     if options.get("clusters") == "auto":
         if clusters is None:
             selection = select_clusters(world, most, progress=_choosing(progress))

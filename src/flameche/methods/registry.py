@@ -34,5 +34,6 @@ METHODS: dict[str, type[Method]] = {
 def make_method(kind: str, world: World, options: dict[str, Any]) -> Method:
     """Build a method by its kind and options; FLAMECHE's modes are classes of their own."""
     if kind == "flameche" and options.get("mode") == "sketch":
-        return FlamecheSketch(world, clusters=options["clusters"])
+        some = {key: options[key] for key in ("clusters", "most_clusters") if key in options}
+        return FlamecheSketch(world, **some)
     return METHODS[kind](world, **options)

@@ -18,12 +18,13 @@ clusters.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from flameche.clustering.session import Found, Session
 from flameche.em.hartigan import joining_cost
+from flameche.em.significance import Choice
 from flameche.em.spherical import NOISE, Centroids, Floats, cosine
 from flameche.em.ward import keep_names
 from flameche.errors import BadInput
@@ -50,16 +51,17 @@ class FlamecheSketch:
         down="K·d",
     )
 
-    def __init__(self, world: World, *, clusters: int = 4) -> None:
-        self.world, self.clusters = world, clusters
-        self.wanted = clusters
+    def __init__(self, world: World, *, clusters: int | Literal["auto"] = 4, most_clusters: int = 8) -> None:
+        self.world, self.clusters = world, 1  # until clusters are known
+        self.choose = clusters == "auto"
+        self.wanted = most_clusters if clusters == "auto" else clusters
         self.cohort = world.cohort(robust=True)
         self.exchange = world.exchange(self.cohort)
-        self.models = world.initial_models(clusters)
-        shape = (clusters, *self.cohort.blocks)
+        self.models = world.initial_models(1)
+        shape = (1, *self.cohort.blocks)
         self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
-        self.spread = np.full((clusters, 3), np.nan)
-        self.inside = np.zeros((world.clients, clusters), bool)  # whose term each centroid holds
+        self.spread = np.full((1, 3), np.nan)
+        self.inside = np.zeros((world.clients, 1), bool)  # whose term each centroid holds
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.placed = np.zeros(world.clients, bool)  # who knows its cluster, by the centroids of now
         self.far = np.zeros(world.clients, bool)
@@ -123,6 +125,7 @@ class FlamecheSketch:
             self.cohort.weight[clients],
             self.wanted,
             self._least,
+            self.choose,
         )
         with self.world.ledger.clock("client", "clustering"):
             found = session.run(stream(self.world.seed, "sketch", self.sessions))
@@ -151,7 +154,9 @@ class FlamecheSketch:
         self.far[clients] = False
         self.assignment = np.where(self.assignment >= count, UNSEEN, self.assignment)
         self.assignment[clients] = label
-        if count < self.wanted:
+        if found.choice is not None:
+            self._note(chosen(found.choice, len(clients)))
+        elif count < self.wanted:
             self._note(
                 f"{count} of {self.wanted} clusters: {len(clients)} clients cannot be told apart further "
                 f"with scheme.min_cluster = {self._least}"
@@ -251,6 +256,15 @@ class FlamecheSketch:
         phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
         self.cohort.take(np.flatnonzero(self.drifted), phi, weight)
         self.exchange.guard.restore(arrays)
+
+
+def chosen(choice: Choice, clients: int) -> str:
+    """Say which K was chosen, and how clearly, for the reader of a run."""
+    if choice.more:
+        return f"K = {choice.k}, the most allowed; more would fit (method.most_clusters)"
+    if choice.k == 1:
+        return f"K = 1: {clients} clients show no groups that are clearly apart"
+    return f"K = {choice.k} chosen from the clustering session of {clients} clients"
 
 
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
