@@ -135,6 +135,8 @@ class Session:
                 break
             parts = 1 << cuts.at.shape[1]
             part = self.exchange.tell(self.clients, splitting.part(cuts, y, leaf), parts)
+            if (part < 0).any():
+                return None  # a client is lost, and its part of the sums so far with it
             new = splitting.kept_parts(leaf, part, cuts.at.shape[1], self.least)
             if new.max() == leaf.max():
                 break
@@ -155,13 +157,14 @@ class Session:
 
     def _refined(
         self, label: Ints, centroids: Centroids, sketch: Sketch, leaves: int, choice: Choice | None
-    ) -> Found:
+    ) -> Found | None:
         """Take further M-steps while clients move, and measure how far clients are."""
         count, every = len(centroids), np.arange(len(label))
         inside = np.eye(count)[label]
         terms = statistics(self.phi, self.weight)
         for _ in range(1, M_STEPS):
-            label = self._e_step(centroids, inside)
+            if ((label := self._e_step(centroids, inside)) < 0).any():
+                return None
             if (inside[every, label] > 0).all():
                 break  # nobody moved
             sums = self.exchange.sums("means", terms, self.clients, label, count)
@@ -172,7 +175,8 @@ class Session:
             centroids = Centroids(theta, mass)
             inside[:, opened] = label[:, None] == opened
         else:
-            label = self._e_step(centroids, inside)
+            if ((label := self._e_step(centroids, inside)) < 0).any():
+                return None
         return Found(centroids, label, inside, self._spread(centroids, label), sketch, leaves, choice)
 
     def _e_step(self, centroids: Centroids, inside: Floats) -> Ints:

@@ -81,10 +81,9 @@ def build_method(
     world.notes.extend(leak_notes(experiment))
     if options.get("mode") == "sketch":  # chooses K by itself, from the sums that it opens anyway
         return make_method(experiment.method.kind, world, options), None
-    most = options.pop("most_clusters", 0)
     if options.get("clusters") == "auto":
         if clusters is None:
-            selection = select_clusters(world, most, progress=_choosing(progress))
+            selection = select_clusters(world, options["most_clusters"], progress=_choosing(progress))
             clusters = selection.k
             world.notes.append(chosen_note(selection))
         options["clusters"] = clusters

@@ -22,9 +22,11 @@ from flameche.errors import ConfigError, DataError
 from flameche.experiments.build import load_federation, own_samples, training_plan
 from flameche.experiments.config import config_hash, to_toml
 from flameche.experiments.extraction import Extraction, shared_model
+from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import make_method
+from flameche.methods.sketch import session_size
 from flameche.network.job import Job
 from flameche.network.node import Work
 from flameche.network.parcel import Arrays
@@ -82,7 +84,7 @@ def node_work(
         raise ConfigError(f"node {number} of data.clients = {experiment.data.clients}; numbers begin at 0")
     scheme, box = _client_side(experiment, key_file)
     part = _Part(experiment, seed, number, data, device)
-    options = experiment.method.model_dump(exclude={"kind", "most_clusters"})
+    options = experiment.method.model_dump(exclude={"kind"})
     return Work(
         run=run_id(experiment, seed),
         number=number,
@@ -123,8 +125,17 @@ def server_job(experiment: Experiment, seed: int, *, public_key: Path | None = N
         fingerprint=fingerprint,
         evaluate_every=experiment.training.evaluate_every,
         preload=PRELOAD[experiment.method.kind],
+        session=_session(experiment),
         **settings,
     )
+
+
+def _session(experiment: Experiment) -> int:
+    """Count the nodes that a clustering session takes; 0 where there is none."""
+    method = experiment.method
+    if not isinstance(method, FlamecheConfig) or method.mode != "sketch":
+        return 0
+    return session_size(method.most_clusters if method.clusters == "auto" else method.clusters)
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -132,7 +143,7 @@ def check_deployable(experiment: Experiment) -> None:
     kind, method = experiment.method.kind, experiment.method
     if kind not in PRELOAD:
         raise ConfigError(f'method.kind = "{kind}" does not run on a network; {", ".join(PRELOAD)} do')
-    if getattr(method, "clusters", 1) == "auto":
+    if getattr(method, "clusters", 1) == "auto" and getattr(method, "mode", "") != "sketch":
         raise ConfigError('method.clusters = "auto" does not run on a network; choose K by flameche select-k')
     if getattr(method, "hide_assignments", False):
         raise ConfigError("method.hide_assignments does not run on a network")

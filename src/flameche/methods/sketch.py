@@ -34,7 +34,6 @@ from flameche.rng import stream
 
 EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
 FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
-ASSIGNMENT_BYTES = 4
 
 
 class FlamecheSketch:
@@ -94,10 +93,10 @@ class FlamecheSketch:
 
     def _due(self, participants: Ints) -> bool:
         """Tell whether it is time for a session."""
+        there = self.world.reachable(self.present, participants)
         if not self.found:
-            return len(self.world.reachable(self.present, participants)) >= 2 * self._least
-        fresh = self.far & ~self.heard & ~self.left
-        return int(fresh.sum()) >= max(2, self._least)
+            return len(there) >= 2 * self._least
+        return int((self.far & ~self.heard)[there].sum()) >= max(2, self._least)
 
     @property
     def _least(self) -> int:
@@ -106,7 +105,7 @@ class FlamecheSketch:
     def _members(self, r: int, participants: Ints) -> Ints:
         """Choose a session's clients: everybody, or of many those that are far and some others."""
         there = self.world.reachable(self.present, participants)
-        size = max(EVERYBODY, EACH * self.wanted)
+        size = session_size(self.wanted)
         if len(there) <= size:
             return there
         order = stream(self.world.seed, "session", r).permutation(there)
@@ -117,7 +116,7 @@ class FlamecheSketch:
     def _hold_session(self, r: int, participants: Ints) -> bool:
         """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
         clients = self._members(r, participants)
-        self.heard |= self.far
+        self.heard[clients] |= self.far[clients]
         session = Session(
             self.exchange,
             clients,
@@ -172,10 +171,17 @@ class FlamecheSketch:
             return
         numbers = self.centroids.theta.size + self.centroids.mass.size
         self.world.ledger.received("centroids", clients, 4 * numbers)
-        label, far = self._e_step(clients)
-        self.world.ledger.sent("assignment", clients, ASSIGNMENT_BYTES)
-        self.assignment[clients], self.far[clients] = label, far
+        label, far = self._told(clients)
+        heard = label != UNSEEN
+        clients = clients[heard]
+        self.assignment[clients], self.far[clients] = label[heard], far[heard]
         self.placed[clients] = True
+
+    def _told(self, clients: Ints) -> tuple[Ints, np.ndarray]:
+        """Let clients [n] take an E-step and tell the server: their cluster, `UNSEEN` if lost; who is far."""
+        label, far = self._e_step(clients)
+        told = self.exchange.tell(clients, 2 * label + far, 2 * self.clusters)
+        return np.where(told < 0, UNSEEN, told // 2), (told >= 0) & (told % 2 == 1)
 
     def _e_step(self, clients: Ints) -> tuple[Ints, np.ndarray]:
         """Find the clusters of clients [n], each without its own part in the centroids; and who is far."""
@@ -233,7 +239,8 @@ class FlamecheSketch:
             )
             final[self.present] = 0
             return Outcome(final)
-        final[self.present] = self._e_step(self.present)[0]
+        told = self._told(self.present)[0]
+        final[self.present] = np.where(told == UNSEEN, self.assignment[self.present], told)
         dbi, ch = criteria(self.centroids, self.spread[:, 0])
         keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": self.spread}
         return Outcome(final, dbi, ch, {**keep, "label": np.arange(self.clusters)})
@@ -268,6 +275,11 @@ def chosen(choice: Choice, clients: int) -> str:
 
 
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
+
+
+def session_size(clusters: int) -> int:
+    """Count the clients that a session for so many clusters takes, where there are more."""
+    return max(EVERYBODY, EACH * clusters)
 
 
 def _most(before: Ints) -> int:

@@ -93,7 +93,9 @@ class Coordinator:
                 "the same command goes on from here"
             )
         there = np.array(here, np.int64)
-        drawn = draw_participants(job.seed, r, job.rules.clients, job.participants, there)
+        clustered = bool((self.standing.assignment >= 0).any())
+        count = job.participants if clustered else max(job.participants, job.session)
+        drawn = draw_participants(job.seed, r, job.rules.clients, count, there)
         return Round(r, drawn.tolist(), self.roster.members)
 
     def _play(self, now: Round) -> bool:

@@ -28,6 +28,7 @@ class Job:
     seed: int
     participants: int  # a round
     fingerprint: str = ""  # of the key
+    session: int = 0  # nodes in a round as long as no client has a cluster: for a clustering session
     evaluate_every: int = 1
     preload: Literal["none", "own", "all"] = "none"  # models that nodes get when a round begins
     least_nodes: int = 2  # for a round

@@ -22,6 +22,7 @@ from flameche.errors import DataError, FlamecheError, OutOfRange, SealError, Sto
 from flameche.metadata.extractors import NOT_FINITE, Metadata
 from flameche.methods.base import Method
 from flameche.methods.living import Living
+from flameche.methods.sketch import FlamecheSketch
 from flameche.network.forms import is_name
 from flameche.network.link import Alone, Link, Paused
 from flameche.network.models import Missing, fetcher
@@ -236,13 +237,13 @@ class Node:
             except (SealError, Refused, LookupError, ValueError, TypeError) as problem:
                 raise Unreadable from problem
             known = len(method.assignment) == self.work.clients and all(map(is_name, names.names))
-            if not known or len(names) != expected:
+            if not known or len(names) != max(expected, method.clusters):
                 raise Unreadable
         return method
 
     def _take_members(self, method: Method, opening: Parcel) -> None:
         """Tell the method who belongs to the federation now."""
-        if not isinstance(method, Living):
+        if not isinstance(method, Living | FlamecheSketch):
             return
         there = np.isin(np.arange(self.work.clients), opening.head["members"])
         if (come := np.flatnonzero(method.left & there)).size:

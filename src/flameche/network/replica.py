@@ -19,7 +19,10 @@ from flameche.errors import ConfigError
 from flameche.methods.base import World
 from flameche.network.link import Floats, Ints, Link
 from flameche.network.parcel import Arrays, Parcel, from_bytes
+from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
+from flameche.protocol.exchange import Exchange
+from flameche.protocol.ledger import Ledger
 from flameche.protocol.masked import MaskedSums
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.sums import Census, Sums, clear_census, stacked
@@ -189,6 +192,39 @@ class RemoteMasked(MaskedSums):
         return {key: value for key, value in super().state().items() if not key.startswith("given/")}
 
 
+class RemoteExchange(Exchange):
+    """An exchange in which this client contributes its own term, and asks the server for the sum."""
+
+    def __init__(self, link: Link, scheme: Any, guard: Guard, ledger: Ledger) -> None:
+        super().__init__(scheme, guard, ledger)
+        self._link = link
+
+    def tell(self, clients: Ints, values: Ints, below: int) -> Ints:
+        """Tell one's own number, and hear the others'."""
+        mine = clients == self._link.me
+        told = self._link.tell(clients, lambda: values[mine].astype(np.float64), width=1, below=below)[:, 0]
+        return np.where(np.isnan(told), UNKNOWN, told).astype(np.int64)
+
+    def _total(self, terms: Floats, block: Ints, blocks: int, clients: Ints) -> Floats | None:
+        mine = clients == self._link.me
+        own = np.zeros((blocks, terms.shape[1]))
+        own[block[mine]] = terms[mine]
+        return self._asked(own.ravel(), bool(mine.any()), clients)
+
+    def _asked(self, own: Floats, here: bool, clients: Ints) -> Floats | None:
+        who = clients.tolist()
+        if isinstance(self._scheme, SecAgg):
+            codec = self._scheme.codec
+            about = {"clients": who, "label": "sketch", "length": len(own)}
+            answer = self._link.ask("masked", about, lambda: {"vector": codec.encode(own)} if here else {})
+            return codec.decode(answer.arrays["total"].astype(np.int64)) if "total" in answer.arrays else None
+        key = self._key
+        assert key is not None
+        about = {"clients": who, "rows": [0] * len(who), "sums": 1}
+        answer = self._link.ask("once", about, lambda: {"sealed": from_bytes(key.seal(own))} if here else {})
+        return key.open(answer.arrays["0"].tobytes()) if "0" in answer.arrays else None
+
+
 @dataclass
 class ReplicaTrainer:
     """Training and trying, of this client's own data alone."""
@@ -247,6 +283,14 @@ class ReplicaWorld(World):
         if isinstance(self.scheme, SecAgg):
             return RemoteMasked(mine, self.scheme, clusters, self.min_cluster, self.ledger, over)
         return RemoteSums(mine, clusters, self.held)
+
+    def exchange(self, cohort: Cohort) -> Exchange:
+        """Give the way in which exchanges are asked for."""
+        return RemoteExchange(self.link, self.scheme, Guard(self.clients, self.min_cluster), self.ledger)
+
+    def reachable(self, present: Ints, participants: Ints) -> Ints:
+        """List the round's nodes: no others answer."""
+        return participants
 
     def train(self, models: Any, pick: Ints, clients: Ints, round: int, **how: Any) -> Any:
         """Note who trains which model; it is done when the result is given."""

@@ -30,7 +30,7 @@ class Exchange:
 
     def tell(self, clients: Ints, values: Ints, below: int) -> Ints:
         """Let clients [n] tell the server a whole number each, below a limit; -1 for one that is lost."""
-        self._ledger.sent("assignment", clients, 1 if below <= 256 else 4)
+        self._ledger.sent("assignment", clients, 1 if below <= 256 else 4)  # bytes
         return values
 
     def sums(

@@ -1,0 +1,46 @@
+"""A clustering session on a network: all nodes in it, and what happens if one is lost in the middle."""
+
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from flameche.network.parcel import Lost
+from tests.network.local import coordinator, experiment, federation
+from tests.network.test_equal import keys_for
+
+GROUPS = [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def eight(scheme="bfv", **tables):
+    data = {"clients": 8, "groups": 2, "per_label": 10}
+    method = {"mode": "sketch"}
+    return experiment(scheme={"kind": scheme}, data=data, method=method, participation=0.5, **tables)
+
+
+def served(own, tmp_path, meddle=None):
+    keys = keys_for(own, tmp_path / "keys")
+    transport = federation(own, tmp_path, 0, keys)
+    transport.meddle = meddle
+    server = coordinator(own, transport, keys=keys)
+    return server, server.run()
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "secagg"])
+def test_all_nodes_are_in_the_session_and_a_share_trains_afterwards(scheme, tmp_path):
+    server, records = served(eight(scheme), tmp_path)
+    assert [len(record["participants"]) for record in records] == [8, 4, 4]
+    assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
+
+
+def test_a_node_that_is_lost_in_the_session_costs_it_and_all_of_them_hold_it_again(tmp_path):
+    lost = []
+
+    def meddle(number, parcel, reply):
+        if number == 3 and parcel.head["what"] == "round" and parcel.head["stage"] == 2 and not lost:
+            lost.append(parcel.head["round"])
+            return Lost("the line is cut")
+        return reply
+
+    server, records = served(eight(), tmp_path, meddle)
+    assert lost == [1] and records[0]["assignment"] == [-1] * 8
+    assert len(records[1]["participants"]) == 8 and len(records[2]["participants"]) == 4
+    assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
