@@ -28,7 +28,7 @@ ORDER = [
         "methods",
     ),
     *("simulation", "network", "experiments", "report", "flower", "display", "options", "bench", "keys"),
-    *("joining", "choosing", "deploying"),
+    *("joining", "auditing", "choosing", "deploying"),
     *("watching", "listing", "reproducing", "api", "answering", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
@@ -42,7 +42,18 @@ HOME = {
     "flwr": {"flower", "bench"},
     "ray": {"experiments"},
     "typer": {
-        *("cli", "options", "bench", "keys", "joining", "choosing", "deploying", "reproducing", "answering")
+        *(
+            "cli",
+            "options",
+            "bench",
+            "keys",
+            "joining",
+            "auditing",
+            "choosing",
+            "deploying",
+            "reproducing",
+            "answering",
+        )
     },
     "rich": {"display", "cli", "bench"},
     "pydantic": {"experiments"},

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from flameche.answering import answer
+from flameche.auditing import audit
 from flameche.bench.command import app as bench_app
 from flameche.bench.command import overhead
 from flameche.choosing import select_k
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 app.command()(overhead)
 app.command()(assign)
+app.command()(audit)
 app.command("select-k")(select_k)
 app.command(cls=Spaced)(reproduce)
 app.add_typer(keys_app, name="keys")

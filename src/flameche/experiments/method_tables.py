@@ -30,7 +30,7 @@ class FlamecheConfig(MethodTable):
     kind: Literal["flameche"] = "flameche"
     clusters: Clusters = 4
     most_clusters: MostClusters = 8
-    mode: Literal["sketch", "robust", "paper"] = "robust"
+    mode: Literal["sketch", "robust", "paper"] = "sketch"
     tau: Natural = 10
     empty: Literal["participants", "seen"] = "participants"
     init: Literal["partition", "vectors"] = "partition"

@@ -3,6 +3,7 @@
     config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
     error.txt, why a sweep's run failed
     clusters.npz  models.npz, what a newcomer needs (`newcomers.py`)
+    openings.json, the sums that were opened, for `flameche audit`
     client.key, while an encrypted run lasts; key.json, the key's fingerprint
 
 Rounds are appended as they end; everything else is written beside its place and moved there. summary.json
@@ -87,6 +88,7 @@ class RunFolder:
             "rounds.jsonl",
             "clients.parquet",
             "selection.json",
+            "openings.json",
             "clusters.npz",
             "models.npz",
             "error.txt",

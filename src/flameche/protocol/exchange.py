@@ -16,7 +16,7 @@ from flameche.crypto.masking import SecAgg
 from flameche.em.spherical import Floats, Ints
 from flameche.errors import Cancelled
 from flameche.privacy.guard import Guard, Kind
-from flameche.protocol.ledger import Ledger, Opening, sizes_of
+from flameche.protocol.ledger import Ledger, sizes_of
 
 
 class Exchange:
@@ -58,7 +58,8 @@ class Exchange:
             return sums
         sums[admitted] = total.reshape(len(admitted), length)
         for k in admitted:
-            self._ledger.open(Opening(self._ledger.round, what, kind, clients[cluster == k].tolist(), length))
+            members = clients[cluster == k]
+            self._ledger.opened(what, members, length, self.guard.version[members], kind)
         return sums
 
     def _total(self, terms: Floats, block: Ints, blocks: int, clients: Ints) -> Floats | None:

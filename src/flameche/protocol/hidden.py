@@ -19,7 +19,7 @@ from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import AdditiveServer
-from flameche.protocol.sums import Arrays, Census, count_sums, stacked
+from flameche.protocol.sums import Arrays, Census, count_sums, note_openings, stacked
 
 
 class HiddenSums:
@@ -61,6 +61,9 @@ class HiddenSums:
             self._sums = self._blocks(total)
             found = [b[:-1] if round(b[-2]) >= max(1, self._least) else None for b in self._sums]
         count_sums(self._ledger, assignment, found)
+        note_openings(
+            self._ledger, "metadata", found, members, assignment, np.ones(len(self._cohort), np.int64)
+        )
         return found
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
@@ -72,6 +75,8 @@ class HiddenSums:
         if total is not None:  # else its ciphertexts cancel each other
             blocks = self._blocks(total)
             kept = [b[:-1] if round(b[-1]) >= max(1, self._least) else None for b in blocks]
+            every = np.ones(len(self._cohort), np.int64)
+            note_openings(self._ledger, type(phase).__name__, kept, clients, assignment, every)
         return phase.absorb(stacked(kept, terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:

@@ -16,17 +16,24 @@ from numpy.typing import NDArray
 
 Side = Literal["client", "server"]
 Ints = NDArray[np.int64]
+FIRST = 0  # the version of a client's metadata before they change
+MOST_NAMED = 200_000  # clients in all openings that are noted
 
 
 @dataclass(frozen=True)
 class Opening:
-    """A sum that was opened: in which round, what of, over which clients, how many numbers of each."""
+    """A sum that was opened: when, what of, over which clients, how many numbers of each.
+
+    kind: "sum" of terms that are each client's own, "histogram" or second "moments". changed: how often the
+    metadata of some of the clients had changed before, for those of whom they had.
+    """
 
     round: int
     what: str
-    kind: str  # "sum", "histogram" or "moments"
-    clients: list[int]
+    kind: str
+    clients: tuple[int, ...]
     numbers: int
+    changed: tuple[tuple[int, int], ...] = ()
 
 
 class Ledger:
@@ -43,7 +50,10 @@ class Ledger:
         self.cancelled: list[int] = []  # the round of each sum whose ciphertexts cancelled each other
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
-        self.openings: list[Opening] = []  # of the sums that an audit looks at
+        self.openings: list[Opening] = []  # what an audit looks at
+        self.unnoted = 0  # openings beyond `MOST_NAMED`
+        self._noted: set[tuple[object, ...]] = set()
+        self._named = 0
         self._running = False
         self._muted = False
 
@@ -94,9 +104,24 @@ class Ledger:
             self.asked[what] = self.asked.get(what, 0) + int(wanted.sum())
             self.held_back[what] = self.held_back.get(what, 0) + int((wanted & ~opened).sum())
 
-    def open(self, opening: Opening) -> None:
-        """Note that a sum was opened; also where nothing else is counted, for it is known from then on."""
-        self.openings.append(opening)
+    def opened(
+        self, what: str, clients: Ints, numbers: int, version: NDArray[np.integer], kind: str = "sum"
+    ) -> None:
+        """Note that a sum over clients [n] was opened, also where nothing else is counted: it is known now.
+
+        version [n]: which of their terms is in it, by numbers that grow from `FIRST`. The same sum is noted
+        once; of very many, none is noted any more.
+        """
+        if self._named >= MOST_NAMED:
+            self.unnoted += 1
+            return
+        later = np.flatnonzero(version > FIRST)
+        changed = tuple(zip(clients[later].tolist(), (version[later] - FIRST).tolist(), strict=True))
+        opening = Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed)
+        if (key := (what, opening.clients, changed)) not in self._noted:
+            self._noted.add(key)
+            self._named += len(clients)
+            self.openings.append(opening)
 
     def sum_cancelled(self) -> None:
         """Note that a sum of this round could not be formed, since its ciphertexts cancelled each other."""
@@ -142,6 +167,7 @@ class Ledger:
             "tuning_runs": self.tuning_runs,
             "oracle_knowledge": self.oracle_knowledge,
             "openings": [asdict(opening) for opening in self.openings],
+            "unnoted": self.unnoted,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -153,7 +179,16 @@ class Ledger:
         self.cancelled = list(state.get("cancelled", []))
         self.tuning_runs = state["tuning_runs"]
         self.oracle_knowledge = list(state["oracle_knowledge"])
-        self.openings = [Opening(**opening) for opening in state.get("openings", [])]
+        self.openings = [read_opening(opening) for opening in state.get("openings", [])]
+        self.unnoted = state.get("unnoted", 0)
+        self._noted = {(each.what, each.clients, each.changed) for each in self.openings}
+        self._named = sum(len(each.clients) for each in self.openings)
+
+
+def read_opening(told: dict[str, Any]) -> Opening:
+    """Read what `asdict` and JSON made of an opening."""
+    changed = tuple((int(i), int(v)) for i, v in told["changed"])
+    return Opening(**{**told, "clients": tuple(told["clients"]), "changed": changed})
 
 
 def sizes_of(messages: Sequence[bytes]) -> Ints:

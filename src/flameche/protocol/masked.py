@@ -27,7 +27,7 @@ from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
 from flameche.protocol.session import masked_sum
-from flameche.protocol.sums import Arrays, Census, clear_census, count_sums, stacked
+from flameche.protocol.sums import Arrays, Census, clear_census, count_sums, note_openings, stacked
 
 
 class MaskedSums:
@@ -66,11 +66,16 @@ class MaskedSums:
             open_to = np.where(permits[assignment], assignment, NOWHERE)
             self._sums = self._by_cluster(encoded, clients, open_to)
             count_sums(self._ledger, assignment, self._sums)
+            note_openings(self._ledger, "metadata", self._floats, clients, assignment, self._guard.version)
         else:
             self._add_changes(encoded, clients, assignment)
 
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Read the sums that the last offer left."""
+        return self._floats
+
+    @property
+    def _floats(self) -> list[Floats | None]:
         return [None if total is None else self._codec.decode(total) for total in self._sums]
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
@@ -78,6 +83,7 @@ class MaskedSums:
         terms = self._cohort.terms(phase, clients, assignment, centroids)
         sums = self._by_cluster(self._encoded(terms), clients, assignment)
         decoded = [None if total is None else self._codec.decode(total) for total in sums]
+        note_openings(self._ledger, type(phase).__name__, decoded, clients, assignment, self._guard.version)
         return phase.absorb(stacked(decoded, terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
@@ -144,6 +150,11 @@ class MaskedSums:
         for k in np.flatnonzero(touched).tolist():
             so_far = self._sums[k]
             self._sums[k] = (total[k] if so_far is None else so_far + total[k]) if held[k] else None
+            members = np.flatnonzero(after[:, k])
+            if len(members):  # the changes and the sum so far give the sum over all these
+                self._ledger.opened(
+                    "metadata", members, total.shape[1], after[members, k].astype(np.int64) - 1
+                )
 
     def _allowed(self, clients: Ints, wanted: Members) -> Members:
         """Give everybody's part after the moves that the guard lets through; a move is made whole or not."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
@@ -112,7 +113,9 @@ class StoredSums:
             self._sizes[k] = self._sizes[k] if total is None else len(total)
         if self._sealed:  # of all clusters: a participant may lack those that were released earlier
             self.broadcast_bytes = int(self._sizes.sum())
-        return [self._cohort.open(total) for total in released]
+        opened = [self._cohort.open(total) for total in released]
+        note_openings(self._ledger, "metadata", opened, members, assignment, self._guard.version)
+        return opened
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Seal, add and open one phase's terms; clusters below the least size stay out."""
@@ -121,7 +124,9 @@ class StoredSums:
         released = self._server.once(sealed, assignment)
         self._ledger.sent("exchange", clients, sizes_of(sealed))
         self._ledger.received("exchange", clients, sum(len(total) for total in released if total is not None))
-        return phase.absorb(stacked([self._cohort.open(total) for total in released], terms.shape[1]))
+        opened = [self._cohort.open(total) for total in released]
+        note_openings(self._ledger, type(phase).__name__, opened, clients, assignment, self._guard.version)
+        return phase.absorb(stacked(opened, terms.shape[1]))
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
         """Add up what clients told the server in the clear, as in the paper."""
@@ -174,6 +179,21 @@ def count_sums(ledger: Ledger, assignment: Ints, sums: Sequence[object]) -> None
     """Count in the ledger which of the K sums over members [n] were opened, and which held back."""
     wanted = np.bincount(assignment, minlength=len(sums)) > 0
     ledger.summed("metadata", wanted, np.array([total is not None for total in sums]))
+
+
+def note_openings(
+    ledger: Ledger,
+    what: str,
+    opened: Sequence[Floats | None],
+    clients: Ints,
+    assignment: Ints,
+    version: NDArray[np.integer],
+) -> None:
+    """Note in the ledger which of the K sums over clients [n] were opened; version [C], from 1 on."""
+    for k, total in enumerate(opened):
+        members = clients[assignment == k]
+        if total is not None and len(members):
+            ledger.opened(what, members, len(total), version[members].astype(np.int64) - 1)
 
 
 def stacked(totals: list[Floats | None], length: int = 0) -> Floats:

@@ -1,0 +1,65 @@
+"""`flameche audit`: what each party of a finished run could work out from the sums that were opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flameche.display import log, out_console, print_json, print_rows
+from flameche.options import JsonOption
+
+PARTIES = {"server": "the server", "client": "a curious client"}
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="A finished run: runs/<name>/<hash>/<seed>.", metavar="RUN")],
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what could be learned from a run: sums opened, numbers of each client, clients solved."""
+    from flameche.experiments.leakage import audit_run
+
+    found = audit_run(run)
+    if as_json:
+        print_json(found)
+        return
+    print_audit(found)
+
+
+def print_audit(found: dict[str, Any]) -> None:
+    """Print what each party could learn, and what was opened."""
+    out_console.print(
+        f"{found['clients']} clients · scheme {found['scheme']} · no sum over fewer than "
+        f"{found['min_cluster']} · no noise",
+        style="bold", soft_wrap=True,
+    )  # fmt: skip
+    rows = []
+    for party, name in PARTIES.items():
+        leak = found[party]
+        rows.append(
+            {
+                "party": name,
+                "sums seen": str(leak["sums"]),
+                "numbers a client": str(leak["numbers_per_client"]),
+                "over fewer": str(leak["numbers_over_fewer"]),
+                "smallest set": str(leak["smallest_set"] or "–"),
+                "rank": str(leak["rank"]),
+                "leverage": f"{leak['leverage']:.2f}",
+                "clients solved": f"{leak['solved']} of {found['clients']}",
+            }
+        )
+    print_rows(rows, as_json=False)
+    rows = [
+        {"opened": what, "sums": str(of["sums"]), "clients in a sum": _range(of)}
+        for what, of in found["sums"].items()
+    ]
+    if rows:
+        print_rows(rows, as_json=False)
+    for note in found["notes"]:
+        log.print(f"note: {note}", soft_wrap=True)
+
+
+def _range(of: dict[str, int]) -> str:
+    few, many = of["smallest_set"], of["largest_set"]
+    return str(few) if few == many else f"{few} to {many}"

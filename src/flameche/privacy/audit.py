@@ -1,0 +1,152 @@
+"""What each party of a run could work out from the sums that were opened, by linear algebra on a log of them.
+
+Every opened sum is an equation in its clients' terms. Sums of the same terms (say, of all clients'
+metadata) are one system of equations; a client is solved if its own term follows from them. The audit looks
+at the log alone, and shares no code with the guard that decided what may be opened.
+
+It counts what linear algebra gives away. It does not count what a sum over few clients tells of its members
+by being close to them, nor model updates (SECURITY.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+SURE = 1e-8  # by how much a solved client may miss, by rounding
+
+
+class Opened(Protocol):
+    """A sum that was opened."""
+
+    @property
+    def what(self) -> str:
+        """Name the terms: sums of equal names are of the same terms."""
+        ...
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """List whose terms are in it."""
+        ...
+
+    @property
+    def numbers(self) -> int:
+        """Count a term's numbers."""
+        ...
+
+    @property
+    def changed(self) -> tuple[tuple[int, int], ...]:
+        """Tell of whom it holds a later term: how often that had changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What one party has seen, and what follows from it.
+
+    solved: clients whose terms follow from the sums alone, or, for a party that is a client, from these and
+    its own term, in the worst case over clients. leverage: the largest, from 0 to 1; 1 is a client that is
+    solved.
+    """
+
+    sums: int
+    numbers_per_client: int
+    numbers_over_fewer: int  # of them in sums over fewer clients than the largest one
+    smallest_set: int
+    rank: int
+    solved: int
+    leverage: float
+
+
+NOTHING = Leakage(0, 0, 0, 0, 0, 0, 0.0)
+
+
+def audit(openings: Iterable[Opened], clients: int, server_opens: bool, clear: bool) -> dict[str, Leakage]:
+    """Tell what the server and a curious client could solve.
+
+    server_opens: the server reads the sums too; clear: it holds every client's term in the clear.
+    """
+    log = list(openings)
+    seen = leakage(log, own=False)
+    server = seen if server_opens else NOTHING
+    if clear:
+        server = Leakage(**{**asdict(server), "solved": clients, "leverage": 1.0})
+    return {"server": server, "client": leakage(log, own=True)}
+
+
+def leakage(log: list[Any], own: bool) -> Leakage:
+    """Look at all that one party has seen; own: it is a client, and knows its own terms too."""
+    if not log:
+        return NOTHING
+    largest = max(len(opening.clients) for opening in log)
+    every, fewer = dict[int, int](), dict[int, int]()
+    for opening in log:
+        for i in opening.clients:
+            every[i] = every.get(i, 0) + opening.numbers
+            fewer[i] = fewer.get(i, 0) + opening.numbers * (len(opening.clients) < largest)
+    systems = [solve([each for each in log if each.what == what], own) for what in {o.what for o in log}]
+    return Leakage(
+        sums=len(log),
+        numbers_per_client=max(every.values()),
+        numbers_over_fewer=max(fewer.values()),
+        smallest_set=min(len(opening.clients) for opening in log),
+        rank=max(system.rank for system in systems),
+        solved=max(system.solved for system in systems),
+        leverage=max(system.leverage for system in systems),
+    )
+
+
+@dataclass(frozen=True)
+class System:
+    """What the sums of one kind of term give away."""
+
+    rank: int
+    solved: int
+    leverage: float
+
+
+def solve(log: list[Any], own: bool) -> System:
+    """Solve the sums of equal terms for single clients' terms."""
+    rows, owner = equations(log)
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    large = values > SURE * max(1.0, values[-1])
+    basis = (vectors[:, large] / np.sqrt(values[large])).T @ rows  # orthonormal, of the same span
+    known = (basis**2).sum(axis=0)
+    alone = {int(i) for i in owner[known > 1 - SURE]}
+    worst = len(alone)
+    if own:
+        left = np.eye(len(owner)) - basis.T @ basis  # what the sums leave unknown
+        for i in np.unique(owner).tolist():
+            mine, others = owner == i, owner != i
+            part = left[np.ix_(others, mine)]
+            rest = np.diagonal(left)[others] - np.einsum(
+                "om,mk,ok->o",
+                part,
+                np.linalg.pinv(left[np.ix_(mine, mine)], hermitian=True, rcond=SURE),
+                part,
+            )
+            worst = max(worst, len({int(j) for j in owner[others][rest < SURE]}))
+    return System(int(large.sum()), worst, float(np.minimum(known, 1.0).max()))
+
+
+def equations(log: list[Any]) -> tuple[Floats, NDArray[np.int64]]:
+    """Write sums as rows of zeros and ones, a column for each client's term; and whose each column is."""
+    column: dict[tuple[int, int], int] = {}
+    terms = []
+    for opening in log:
+        changed = dict(opening.changed)
+        terms.append([column.setdefault((i, changed.get(i, 0)), len(column)) for i in opening.clients])
+    rows = np.zeros((len(log), len(column)))
+    for row, some in zip(rows, terms, strict=True):
+        row[some] = 1.0
+    return rows, np.array([i for i, _ in column], np.int64)
+
+
+def described(found: Mapping[str, Leakage]) -> dict[str, dict[str, Any]]:
+    """Put it into one record."""
+    return {party: asdict(leak) for party, leak in found.items()}
