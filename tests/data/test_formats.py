@@ -114,6 +114,7 @@ def floats(value: float) -> np.ndarray[Any, Any]:
         ({"train_images": floats(float("nan"))}, "train_images has 1 NaN"),
         ({"train_images": floats(float("inf"))}, r"expected floats in \[0, 1\]"),
         ({"train_images": floats(-0.1)}, r"expected floats in \[0, 1\]"),
+        ({"train_images": floats(1.0000001)}, r"ranges over \[0\.5, 1\.00000012\]"),
         ({"train_images": np.zeros((12, 5, 4, 3), np.int64)}, "is int64, expected uint8"),
         ({"train_images": np.full((12, 5, 4, 3), 256)}, "from 256 to 256: rescale"),
         ({"val_images": np.full((6, 5, 4, 3), 65535, np.uint16)}, "val_images is uint16.*rescale"),

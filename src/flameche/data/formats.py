@@ -286,8 +286,8 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
             )
         if x.min() < 0 or x.max() > 1:
             raise DataError(
-                f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8; "
-                "rescale them, in the same way for all clients",
+                f"{path}: {name} ranges over [{x.min():.9g}, {x.max():.9g}], expected floats in [0, 1] or "
+                "uint8; rescale them, in the same way for all clients",
                 public=f"{name} has values outside of [0, 1], expected floats in [0, 1] or uint8",
             )
         x = np.rint(x * 255).astype(np.uint8)
