@@ -264,10 +264,11 @@ def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call
 def test_a_run_that_diverged_says_so_in_its_table_and_its_report(call, experiment, tmp_path):
     how = ("--device", "cpu", "--set", "training.optimiser=sgd", "--set", "training.lr=1e30")
     code, out, err = call("run", experiment, *how)
-    assert code == 0 and out.splitlines()[-1].split()[-4] == "diverged"
-    assert "training diverged" in err and "lower training.lr" in err
-    summary = json.loads(call("run", experiment, *how, "--json")[1])
-    assert summary["diverged"]
+    assert code == 1 and out.splitlines()[-1].split()[-4] == "diverged"
+    assert "training diverged" in err and "lower training.lr" in err and "Runs: runs/small/" in err
+    code, out, _ = call("run", experiment, *how, "--json")  # it is stored, and diverged all the same
+    summary = json.loads(out)
+    assert code == 1 and summary["diverged"]
     assert call("report", "runs", "--out", "page")[0] == 0
     page = (tmp_path / "page" / "report.html").read_text()
     assert "<td class=num>diverged</td>" in page and "lower training.lr and run it again" in page
