@@ -252,6 +252,21 @@ def test_a_run_of_other_sources_is_told_and_run_again_with_fresh(call, experimen
     assert call("select-k", experiment, "--set", "data.clients=12", "--k", "1..3", "--fresh")[0] == 0
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_to_do_after_a_stop_is_said(call, experiment, monkeypatch, fresh):
+    def stopped(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flameche.experiments.run.run_experiment", stopped)
+    code, out, err = call("run", experiment, *(["--fresh"] if fresh else []))
+    assert code == 130 and out == "" and ("continues from the last checkpoint" in err) == (not fresh)
+    # With --fresh, seeds that it had not come to are still what they were.
+    said = (
+        "without --fresh continues what was begun; stored runs that were not begun anew are shown as they are"
+    )
+    assert (said in err) == fresh
+
+
 def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call, experiment):
     words = ("--set", "model.kind=tests.nets:Rooted", "--device", "cpu")
     said = "metadata of clients 0, 1, 2, 3, 4 and 3 more hold NaN or infinity", "model.kind"

@@ -57,7 +57,8 @@ def usable_schemes(needs: str, family: str) -> str:
 
 CONTINUES = {
     False: "the same command continues from the last checkpoint",
-    True: "the same command without --fresh continues from the last checkpoint",
+    True: "the same command without --fresh continues what was begun; stored runs that were not begun anew "
+    "are shown as they are",
 }
 LETTERS = (
     "Work and bytes beyond FedAvg's, over a run; R rounds, N clients, n participants a round, K clusters, "
