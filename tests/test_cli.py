@@ -11,7 +11,7 @@ from typer.main import get_command
 import flameche
 from flameche import cli
 from flameche.answering import answer
-from flameche.errors import BadInput, SealError
+from flameche.errors import BadInput, ConfigError, SealError
 from flameche.methods.selection import LEAST
 
 TOML = """
@@ -329,6 +329,21 @@ def test_an_experiment_may_be_given_by_its_path_as_text(experiment):
         flameche.cluster(way, device="cpu")["assignment"] for way in (described, experiment, str(experiment))
     ]
     assert found[0] == found[1] == found[2]
+
+
+def test_the_library_runs_a_stored_run_again_where_it_is_asked_to(experiment, tmp_path):
+    first = flameche.run(experiment, out=tmp_path / "runs", device="cpu")
+    (file,) = (tmp_path / "runs").rglob("summary.json")
+    file.write_text(json.dumps({**first, "accuracy": 0.123}))
+    assert flameche.run(experiment, out=tmp_path / "runs", device="cpu")["accuracy"] == 0.123
+    again = flameche.run(experiment, out=tmp_path / "runs", device="cpu", fresh=True)
+    assert again["accuracy"] == first["accuracy"]
+
+
+@pytest.mark.parametrize("function", [flameche.cluster, flameche.run])
+def test_what_is_no_experiment_is_refused_in_a_line(function):
+    with pytest.raises(ConfigError, match=r"not a dict; flameche\.experiment\(.*\) makes an experiment"):
+        function({"rounds": 2})
 
 
 def test_dir_lists_the_functions_of_the_package():
