@@ -11,7 +11,7 @@ from typer.main import get_command
 import flameche
 from flameche import cli
 from flameche.answering import answer
-from flameche.errors import BadInput, SealError
+from flameche.errors import BadInput, ConfigError, SealError
 from flameche.methods.selection import LEAST
 
 TOML = """
@@ -252,6 +252,21 @@ def test_a_run_of_other_sources_is_told_and_run_again_with_fresh(call, experimen
     assert call("select-k", experiment, "--set", "data.clients=12", "--k", "1..3", "--fresh")[0] == 0
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_to_do_after_a_stop_is_said(call, experiment, monkeypatch, fresh):
+    def stopped(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flameche.experiments.run.run_experiment", stopped)
+    code, out, err = call("run", experiment, *(["--fresh"] if fresh else []))
+    assert code == 130 and out == "" and ("continues from the last checkpoint" in err) == (not fresh)
+    # With --fresh, seeds that it had not come to are still what they were.
+    said = (
+        "without --fresh continues what was begun; stored runs that were not begun anew are shown as they are"
+    )
+    assert (said in err) == fresh
+
+
 def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call, experiment):
     words = ("--set", "model.kind=tests.nets:Rooted", "--device", "cpu")
     said = "metadata of clients 0, 1, 2, 3, 4 and 3 more hold NaN or infinity", "model.kind"
@@ -264,10 +279,11 @@ def test_metadata_that_are_not_finite_are_refused_before_they_are_clustered(call
 def test_a_run_that_diverged_says_so_in_its_table_and_its_report(call, experiment, tmp_path):
     how = ("--device", "cpu", "--set", "training.optimiser=sgd", "--set", "training.lr=1e30")
     code, out, err = call("run", experiment, *how)
-    assert code == 0 and out.splitlines()[-1].split()[-4] == "diverged"
-    assert "training diverged" in err and "lower training.lr" in err
-    summary = json.loads(call("run", experiment, *how, "--json")[1])
-    assert summary["diverged"]
+    assert code == 1 and out.splitlines()[-1].split()[-4] == "diverged"
+    assert "training diverged" in err and "lower training.lr" in err and "Runs: runs/small/" in err
+    code, out, _ = call("run", experiment, *how, "--json")  # it is stored, and diverged all the same
+    summary = json.loads(out)
+    assert code == 1 and summary["diverged"]
     assert call("report", "runs", "--out", "page")[0] == 0
     page = (tmp_path / "page" / "report.html").read_text()
     assert "<td class=num>diverged</td>" in page and "lower training.lr and run it again" in page
@@ -313,6 +329,21 @@ def test_an_experiment_may_be_given_by_its_path_as_text(experiment):
         flameche.cluster(way, device="cpu")["assignment"] for way in (described, experiment, str(experiment))
     ]
     assert found[0] == found[1] == found[2]
+
+
+def test_the_library_runs_a_stored_run_again_where_it_is_asked_to(experiment, tmp_path):
+    first = flameche.run(experiment, out=tmp_path / "runs", device="cpu")
+    (file,) = (tmp_path / "runs").rglob("summary.json")
+    file.write_text(json.dumps({**first, "accuracy": 0.123}))
+    assert flameche.run(experiment, out=tmp_path / "runs", device="cpu")["accuracy"] == 0.123
+    again = flameche.run(experiment, out=tmp_path / "runs", device="cpu", fresh=True)
+    assert again["accuracy"] == first["accuracy"]
+
+
+@pytest.mark.parametrize("function", [flameche.cluster, flameche.run])
+def test_what_is_no_experiment_is_refused_in_a_line(function):
+    with pytest.raises(ConfigError, match=r"not a dict; flameche\.experiment\(.*\) makes an experiment"):
+        function({"rounds": 2})
 
 
 def test_dir_lists_the_functions_of_the_package():

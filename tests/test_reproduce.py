@@ -194,7 +194,7 @@ def test_a_difference_is_explained_by_a_remark_but_not_by_a_guess():
 def test_cells_of_too_few_seeds_are_counted_apart_and_say_so_in_their_remark():
     known = Remark({"method": ("fesem",)}, "Because.")
     said = "\n".join(remarks_on([difference(), difference(ours=0.9), difference(seeds=1)], [known]))
-    assert "1 of 3 cells within the paper's spread, 1 outside, 1 of too few runs to tell." in said
+    assert "1 of 3 cells within the paper's spread, 1 outside, 1 with too few runs to tell." in said
     assert said.count("0.66 against 0.95 ± 0.12") == 2 and "0.66 against 0.95 ± 0.12, 1 seed)" in said
     assert "0.90 against" not in said
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flameche.errors import ConfigError
 from flameche.experiments.config import Experiment, load_experiment, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.experiments.welcome import welcome
@@ -32,12 +33,15 @@ def run(
     seed: int = 0,
     out: str | Path = "runs",
     device: str = "auto",
+    fresh: bool = False,
 ) -> dict[str, Any]:
     """Run an experiment to its end, from its last checkpoint if it has one; return the summary.
 
-    experiment: what `experiment` or `load_experiment` gave, or the path of a TOML file.
+    experiment: what `experiment` or `load_experiment` gave, or the path of a TOML file. fresh: run it again,
+    without anything that is stored of it.
     """
-    summary, _ = run_experiment(_described(experiment), seed, Path(out), device=choose_device(device))
+    where = choose_device(device)
+    summary, _ = run_experiment(_described(experiment), seed, Path(out), device=where, fresh=fresh)
     return summary
 
 
@@ -68,4 +72,11 @@ def write_report(runs: str | Path | None, out: str | Path, results: str | Path |
 
 
 def _described(experiment: str | Path | Experiment) -> Experiment:
-    return experiment if isinstance(experiment, Experiment) else load_experiment(experiment)
+    if isinstance(experiment, Experiment):
+        return experiment
+    if not isinstance(experiment, str | Path):
+        raise ConfigError(
+            f"expected an experiment or the path of a TOML file, not a {type(experiment).__name__}; "
+            "flameche.experiment(rounds=20, data={...}) makes an experiment"
+        )
+    return load_experiment(experiment)

@@ -59,7 +59,8 @@ def usable_schemes(needs: str, family: str) -> str:
 
 CONTINUES = {
     False: "the same command continues from the last checkpoint",
-    True: "the same command without --fresh continues from the last checkpoint",
+    True: "the same command without --fresh continues what was begun; stored runs that were not begun anew "
+    "are shown as they are",
 }
 LETTERS = (
     "Work and bytes beyond FedAvg's, over a run; R rounds, N clients, n participants a round, K clusters, "
@@ -112,18 +113,24 @@ def run(
     fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run an experiment: every seed that is not finished yet, from its last checkpoint."""
+    """Run an experiment: every seed that is not finished yet, from its last checkpoint.
+
+    Ends with code 1 if training diverged under any seed, after everything is stored and printed.
+    """
     from flameche.experiments.config import config_hash, load_experiment
 
     changes = [*(overrides or []), *([f"training.trainer={trainer}"] if trainer else [])]
     described = load_experiment(experiment, changes)
     seeds = described.seeds if seed is None else (seed,)
-    print_runs(_run_all([(described, s) for s in seeds], out, device, fresh=fresh), as_json)
+    summaries = _run_all([(described, s) for s in seeds], out, device, fresh=fresh)
+    print_runs(summaries, as_json)
     if not as_json:
         log.print(
             f"Runs: {out / described.name / config_hash(described)}; `flameche report {out}` draws them.",
             soft_wrap=True,
         )
+    if any(summary.get("diverged") for summary in summaries):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -22,7 +22,7 @@ RunsOption = Annotated[Path, typer.Option("--out", help="Where run folders go.")
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Run it again, without anything that is stored of it.")
 ]
-AlwaysFreshOption = Annotated[
+AlwaysFreshOption = Annotated[  # so that notes and scripts may say --fresh to every command that computes
     bool, typer.Option("--fresh", help="Compute it again; nothing is stored, so this is always done.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

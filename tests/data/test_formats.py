@@ -114,6 +114,7 @@ def floats(value: float) -> np.ndarray[Any, Any]:
         ({"train_images": floats(float("nan"))}, "train_images has 1 NaN"),
         ({"train_images": floats(float("inf"))}, r"expected floats in \[0, 1\]"),
         ({"train_images": floats(-0.1)}, r"expected floats in \[0, 1\]"),
+        ({"train_images": floats(1.0000001)}, r"ranges over \[0\.5, 1\.00000012\]"),
         ({"train_images": np.zeros((12, 5, 4, 3), np.int64)}, "is int64, expected uint8"),
         ({"train_images": np.full((12, 5, 4, 3), 256)}, "from 256 to 256: rescale"),
         ({"val_images": np.full((6, 5, 4, 3), 65535, np.uint16)}, "val_images is uint16.*rescale"),
@@ -151,6 +152,44 @@ def test_a_bad_npz_is_refused_in_one_line(tmp_path: Path, replace: dict[str, Any
     with pytest.raises(DataError, match=says) as caught:
         load_npz(write_npz(tmp_path / "bad.npz", **replace))
     assert "\n" not in str(caught.value) and "bad" in str(caught.value)
+
+
+LEVELS = np.arange(12).reshape(12, 1, 1) / 11 * np.ones((12, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "left"),
+    [
+        (LEVELS * 0.001, "1 value;"),
+        (LEVELS.astype(np.float16) * np.float16(0.001), "1 value;"),
+        (0.5 + LEVELS * 1e-4, "1 value;"),
+        (LEVELS * 1e-9, "1 value;"),
+        (np.linspace(0, 0.05, 240).reshape(12, 5, 4), "14 values;"),
+        (np.arange(240).reshape(12, 5, 4) / 65535, "2 values;"),  # 16 bits, of which the lower half is used
+    ],
+)
+def test_floats_that_8_bits_would_lose_are_refused(
+    tmp_path: Path, x: np.ndarray[Any, Any], left: str
+) -> None:
+    with pytest.raises(DataError, match=f"round to {left} rescale to all of") as caught:
+        load_npz(write_npz(tmp_path / "a.npz", train_images=x))
+    assert "a.npz" not in caught.value.public and "8 bits lose them" in caught.value.public
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.full((12, 5, 4), 0.3),
+        LEVELS > 0.5,
+        (LEVELS > 0.5) * (1 - np.arange(240).reshape(12, 5, 4) * 1e-8),  # rounding errors of a mask
+        LEVELS * 11 / 255,
+        np.linspace(0, 1, 240).reshape(12, 5, 4),
+    ],
+)
+def test_floats_of_few_values_are_taken(tmp_path: Path, x: np.ndarray[Any, Any]) -> None:
+    grey = {f"{split}_images": x.astype(float)[:n] for split, n in (("train", 12), ("val", 6), ("test", 3))}
+    data = load_npz(write_npz(tmp_path / "a.npz", **grey, train_labels=np.arange(12) % 3))
+    assert np.abs(data.train_x[:, 0] / 255 - x).max() <= 0.5 / 255 + 1e-9
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int64])

@@ -512,6 +512,37 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_two(call, runs, site, tmp
     refused(call("assign", run, "--data", site), "the run is not finished")
 
 
+@pytest.fixture(scope="session")
+def diverged(runs, tmp_path_factory):
+    """A run of which all models but the first are no numbers any more."""
+    run = tmp_path_factory.mktemp("diverged") / "run"
+    shutil.copytree(runs["robust"], run)
+    with np.load(run / "models.npz") as models:
+        kept = dict(models)
+    kept["params"][1:, 0] = np.nan
+    np.savez(run / "models.npz", **kept)
+    return run
+
+
+def test_models_that_diverged_are_told_and_have_no_accuracy(diverged):
+    for _, x, y in newcomers(0):
+        found = welcome(diverged, (x, y))
+        assert found["accuracy"][0] is not None and found["accuracy"][1:] == [None] * 3
+        assert any(note.startswith("training diverged") for note in found["notes"])
+
+
+@pytest.mark.parametrize("file", ["site.pt", "site.pt2"])
+def test_a_model_that_diverged_is_not_written(diverged, tmp_path, call, file):
+    where = truth(diverged)
+    group, x, y = next(each for each in newcomers(0) if where[each[0]] != 0)
+    site, model = npz(tmp_path / "own.npz", x=x, y=y), tmp_path / file
+    answer = call("assign", diverged, "--data", site, "--model", model)
+    refused(answer, f"training diverged, so that the model of cluster {where[group]} has NaN")
+    assert not model.exists()
+    group, x, y = next(each for each in newcomers(0) if where[each[0]] == 0)  # whose model is sound
+    assert welcome(diverged, (x, y), model=model)["model"] == str(model)
+
+
 def test_models_of_another_network_are_refused(runs, tmp_path):
     run = copied(runs["robust"], tmp_path)
     text = (run / "config.toml").read_text()

@@ -94,12 +94,12 @@ def large(method="flameche", participation=0.2, options=None, **scheme):
     ("options", "kind", "said"),
     [
         ({}, "secagg", "robust mode under secagg opens sums over a different set of the same clients'"),
-        ({}, "secagg", "the server can solve them for single clients' metadata after about 25 rounds"),
+        ({}, "secagg", "the server can solve them for single clients' metadata soon after 25 rounds"),
         ({"mode": "paper", "m_step": "participants"}, "secagg", 'method.m_step = "participants" opens'),
         ({"m_step": "decayed"}, "secagg", "robust mode under secagg opens"),
         ({"m_step": "participants"}, "ckks", "whoever has the clients' key can solve them for single"),
         ({"clusters": "auto"}, "bfv", "choosing K opens sums over many different sets of the same clients'"),
-        ({"clusters": "auto"}, "secagg", "metadata after about clients / clusters rounds"),
+        ({"clusters": "auto"}, "secagg", "metadata soon after clients / clusters rounds"),
         ({"mode": "paper", "hide_assignments": True}, "bfv", "can solve them for some clients' metadata"),
     ],
 )
@@ -118,20 +118,40 @@ def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
     "experiment",
     [
         lambda: large(),
-        lambda: large(kind="bfv"),
-        lambda: large(participation=1.0, kind="secagg"),
-        lambda: large(options={"mode": "paper"}, kind="secagg"),
         lambda: large(options={"m_step": "participants"}),
+        lambda: large(options={"mode": "paper"}, kind="secagg"),
+        lambda: large(options={"mode": "paper"}, kind="bfv"),
         lambda: large("fedavg", kind="secagg"),
+        lambda: large(options={"mode": "sketch"}, kind="bfv"),
+        lambda: large(options={"mode": "sketch"}, kind="secagg"),
+        lambda: described(participation=0.5, options={"mode": "sketch"}, kind="secagg"),  # few clients
     ],
 )
-def test_a_setting_of_which_nothing_is_known_has_no_such_note(experiment):
+def test_a_setting_in_which_no_client_was_solved_has_no_such_note(experiment):
     assert leak_notes(experiment()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "who"),
+    [
+        ("ckks", "whoever has the clients' key"),
+        ("bfv", "whoever has the clients' key"),
+        ("paillier", "whoever has the clients' key"),
+        ("secagg", "the server"),
+    ],
+)
+def test_robust_mode_under_a_guard_says_that_second_moments_may_give_clients_away(kind, who):
+    for participation in (0.2, 1.0):
+        note = leak_notes(large(participation=participation, kind=kind))[-1]
+        assert note.startswith("robust mode opens sums of second moments") and f"{who} may work out" in note
+    assert not any("moments" in n for n in leak_notes(large(options={"mode": "paper"}, kind=kind)))
 
 
 def test_without_a_guard_a_scheme_says_that_single_clients_can_be_read():
     (note,) = leak_notes(described(kind="bfv", min_cluster=1))
     assert note.startswith("scheme.min_cluster = 1 guards nothing: whoever has the clients' key can read")
+    (note,) = leak_notes(described(kind="secagg", min_cluster=1))  # whose sums are over two clients at least
+    assert "guards nothing: the server can solve sums for single clients' metadata" in note
 
 
 @pytest.mark.parametrize(
@@ -142,6 +162,9 @@ def test_few_clients_under_a_guard_are_warned_of_random_clusters(clients, cluste
     notes = [note for note in leak_notes(experiment) if "the clusters may be random" in note]
     assert bool(notes) == few
     assert all(f"{clients} clients are few" in n and "scheme.min_cluster=1" in n for n in notes)
+    assert all("single clients' metadata are opened" in n for n in notes)
+    masked = leak_notes(described(clients=clients, options={"clusters": clusters}, kind="secagg"))
+    assert any("single clients' metadata can be solved" in n for n in masked) == few
     assert leak_notes(described(clients=clients, options={"clusters": clusters})) == []  # in the clear
 
 

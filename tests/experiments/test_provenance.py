@@ -108,6 +108,29 @@ def test_a_fingerprint_is_of_all_sources_of_the_package_and_of_an_own_module(
     assert set(sources("nowhere.nets:factory")) == {"flameche"}
 
 
+def test_what_an_own_module_may_import_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changes(module: str, file: str) -> bool:
+        before = sources(f"{module}:make")[module]
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{path.read_text() if path.exists() else ''}# more\n")
+        return sources(f"{module}:make")[module] != before
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m2.py").write_text("from m import make\n")
+    assert changes("m2", "m.py") and changes("m2", "m2.py")
+    assert not changes("m2", "runs/x.py") and not changes("m2", "notes.txt")
+    (tmp_path / "own" / "parts").mkdir(parents=True)
+    for name in ("own/__init__.py", "own/nets.py", "own/parts/__init__.py", "own/parts/head.py"):
+        (tmp_path / name).write_text("")
+    for module in ("own", "own.nets", "own.parts.head"):
+        for name in ("own/__init__.py", "own/nets.py", "own/parts/head.py"):
+            assert changes(module, name)
+        assert not changes(module, "m.py")
+    monkeypatch.chdir(tmp_path / "own")  # a package may be where one works, too
+    assert changes("nets", "own/parts/head.py")
+
+
 def test_a_commit_with_other_sources_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str) -> str:
         me = ["-c", "user.name=a", "-c", "user.email=a@b"]

@@ -39,7 +39,9 @@ def test_beyond_is_told_of_cells_of_too_few_runs_too():
 
 def test_cells_are_counted_by_state():
     cells = [judge(ours, seeds, 1.0, 0.1) for ours, seeds in ((1.0, 5), (1.1, 3), (1.2, 5), (1.0, 1))]
-    assert counted(cells) == ("2 of 4 cells within the paper's spread, 1 outside, 1 of too few runs to tell")
+    assert counted(cells) == (
+        "2 of 4 cells within the paper's spread, 1 outside, 1 with too few runs to tell"
+    )
 
 
 def stored(folder, seeds_of):
@@ -55,10 +57,10 @@ def stored(folder, seeds_of):
 def test_pooled_settings_have_the_seeds_of_the_setting_with_the_fewest(tmp_path):
     few = stored(tmp_path / "few", {"csl": 5, "fds": 5, "csf": FEWEST - 1})
     said = "\n".join(render(ENTRIES["accuracy"], Choice(datasets=("mnist",)), few).remarks)
-    assert "0 of 1 cells" in said and "1 of too few runs" in said
+    assert "0 of 1 cells" in said and "1 with too few runs" in said
     enough = stored(tmp_path / "enough", {"csl": 5, "fds": 5, "csf": FEWEST})
     said = "\n".join(render(ENTRIES["accuracy"], Choice(datasets=("mnist",)), enough).remarks)
-    assert "1 of too few runs" not in said and "of 1 cells" in said
+    assert "1 with too few runs" not in said and "of 1 cells" in said
 
 
 def test_cells_rows_and_headings_of_one_seed_say_so(tmp_path):

@@ -61,7 +61,7 @@ def test_ours_stand_above_the_papers_and_are_judged(page: str) -> None:
     oracle = re.search(r">Oracle</th>(.*?)</tr>", csl)
     assert oracle and '<span class="d within"' in oracle[1] and "higher" not in oracle[1]
     # of nine rows; FedAvg has no ARI
-    told = "16 of 17 cells within the paper's spread, 1 outside, 0 of too few runs to tell"
+    told = "16 of 17 cells within the paper's spread, 1 outside, 0 with too few runs to tell"
     assert told.replace("'", "&#39;") in csl and "<dd>16 of 17</dd>" in page
 
 

@@ -29,6 +29,7 @@ Labels = NDArray[np.int64]
 SPLITS = ("train", "val", "test")
 POOLED_KEYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
 CLIENT_KEYS = ("x", "y", "test_x", "test_y")
+FEW_LEVELS, LOST = 16, 4  # floats may not end as fewer levels than that, having had so many times more
 CIFAR_ROW = 1 + 3 * 32 * 32
 
 
@@ -286,11 +287,13 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
             )
         if x.min() < 0 or x.max() > 1:
             raise DataError(
-                f"{path}: {name} ranges over [{x.min():g}, {x.max():g}], expected floats in [0, 1] or uint8; "
-                "rescale them, in the same way for all clients",
+                f"{path}: {name} ranges over [{x.min():.9g}, {x.max():.9g}], expected floats in [0, 1] or "
+                "uint8; rescale them, in the same way for all clients",
                 public=f"{name} has values outside of [0, 1], expected floats in [0, 1] or uint8",
             )
-        x = np.rint(x * 255).astype(np.uint8)
+        rounded = np.rint(x * 255).astype(np.uint8)
+        _refuse_collapsed(path, name, x, rounded)
+        x = rounded
     elif x.dtype != np.uint8:
         remedy = "convert them"
         if np.issubdtype(x.dtype, np.integer):
@@ -303,6 +306,22 @@ def _images(path: Path, name: str, x: NDArray[Any]) -> Images:
         )
     x = x[..., None] if x.ndim == 3 else x
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+def _refuse_collapsed(path: Path, name: str, x: NDArray[Any], rounded: Images) -> None:
+    """Refuse floats so close together that 8 bits keep hardly any of them; compared with 16 bits."""
+    left = len(np.unique(rounded))
+    if left >= FEW_LEVELS:
+        return
+    wide = np.multiply(x, 65535, dtype=np.result_type(x.dtype, np.float32))
+    low, high = float(x.min()), float(x.max())
+    constant = left == 1 and not np.isclose(low, high, rtol=1e-5, atol=0)
+    if constant or len(np.unique(np.rint(wide))) >= LOST * left:
+        raise DataError(
+            f"{path}: {name} ranges over [{low:.9g}, {high:.9g}], which 8 bits round to {left} "
+            f"value{'s' if left > 1 else ''}; rescale to all of [0, 1], in the same way for all clients",
+            public=f"{name} has floats so close together that 8 bits lose them; rescale to all of [0, 1]",
+        )
 
 
 def _refuse_masked(path: Path, name: str, array: NDArray[Any]) -> None:

@@ -46,13 +46,13 @@ def protection_notes(experiment: Experiment) -> list[str]:
 def leak_notes(experiment: Experiment) -> list[str]:
     """Say what can be solved from the sums of this setting, and where its clusters may be random.
 
-    Only settings in which single clients are known to be solved have a note (SECURITY.md).
+    Every setting of the paper's two modes in which single clients were solved has a note (SECURITY.md).
     """
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
     notes = choosing_notes(experiment) if getattr(experiment.method, "clusters", None) == "auto" else []
     if isinstance(experiment.method, FlamecheConfig):
-        notes += _solvable(experiment, experiment.method) + _random_clusters(experiment, experiment.method)
+        notes += _single_clients(experiment, experiment.method)
     return notes
 
 
@@ -67,13 +67,38 @@ def choosing_notes(experiment: Experiment) -> list[str]:
     ]
 
 
+def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+    """Say what the method's own sums tell of single clients, and if the guard may spoil its clusters."""
+    if experiment.scheme.least == 1:
+        masked = experiment.scheme.kind == "secagg"  # its sums are over two clients at least
+        how = "solve sums for" if masked else "read"
+        return [
+            f"scheme.min_cluster = 1 guards nothing: {_opener(experiment)} can {how} single clients' "
+            "metadata (SECURITY.md)"
+        ]
+    if method.mode == "sketch":
+        return []  # it opens few sums, and one guard decides over all of them
+    return (
+        _solvable(experiment, method)
+        + _second_moments(experiment, method)
+        + _random_clusters(experiment, method)
+    )
+
+
+def _second_moments(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+    """Say what robust mode's power iterations tell."""
+    if method.mode != "robust":
+        return []
+    return [
+        "robust mode opens sums of second moments of the clients' metadata: "
+        f"{_opener(experiment)} may work out single clients' metadata from them, whatever "
+        "scheme.min_cluster is (SECURITY.md)"
+    ]
+
+
 def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Say which of the method's own sums can be solved, and by whom."""
     kind, clients, who = experiment.scheme.kind, experiment.data.clients, _opener(experiment)
-    if experiment.scheme.least == 1:
-        return [
-            f"scheme.min_cluster = 1 guards nothing: {who} can read single clients' metadata (SECURITY.md)"
-        ]
     if experiment.participants == clients and not experiment.events:
         return []  # the same clients are summed in every round
     masked = kind == "secagg" and method.mode == "robust"
@@ -82,7 +107,7 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
         rounds = "clients / clusters" if method.clusters == "auto" else f"{-(-clients // method.clusters)}"
         return [
             f"{what} opens sums over a different set of the same clients' metadata every round: {who} can "
-            f"solve them for single clients' metadata after about {rounds} rounds, later where the guard "
+            f"solve them for single clients' metadata soon after {rounds} rounds, later where the guard "
             "defers sums, whatever scheme.min_cluster is (SECURITY.md)"
         ]
     if method.hide_assignments:
@@ -96,13 +121,13 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
 def _random_clusters(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Warn where there are too few clients to cluster well by sums over several of them."""
     least, clients, k = experiment.scheme.least, experiment.data.clients, method.clusters
-    few = clients <= FEW_CLIENTS or (k != "auto" and clients < FEW_EACH * k)
-    if least == 1 or not few:
+    if clients > FEW_CLIENTS and (k == "auto" or clients >= FEW_EACH * k):
         return []
+    opened = "can be solved" if experiment.scheme.kind == "secagg" else "are opened"
     return [
         f"{clients} clients are few for scheme.min_cluster = {least}: the clusters may be random. More "
         "clients would help, or, where all parties agree, scheme.min_cluster=1, with which single clients' "
-        "metadata are opened (README.md, SECURITY.md)"
+        f"metadata {opened} (README.md, SECURITY.md)"
     ]
 
 

@@ -63,15 +63,15 @@ def sources(model_kind: str = "") -> dict[str, str]:
     """Give fingerprints of the code that makes a result.
 
     Args:
-        model_kind: `model.kind` of the experiment; the file of a user's own "package.module:factory" counts
-            too, if it can be found without importing it.
+        model_kind: `model.kind` of the experiment; of a user's own "package.module:factory" all files of the
+            package count too, or all beside a module that is in none, if found without importing them.
 
     Returns:
         12 hex digits by name: "flameche", and the user's module.
     """
     module, _, factory = model_kind.partition(":")
     file = _module_file(module) if factory else None
-    own = {} if file is None else {module: _hash_of([(file.name, file)])}
+    own = {} if file is None else {module: _hash_of(_with_neighbours(file))}
     return {"flameche": _package_sources(PACKAGE), **own}
 
 
@@ -104,6 +104,15 @@ def _package_sources(package: Path) -> str:
     """Hash all Python files of a package, in the order of their paths."""
     files = {file.relative_to(package).as_posix(): file for file in package.rglob("*.py")}
     return _hash_of(sorted(files.items()))
+
+
+def _with_neighbours(file: Path) -> list[tuple[str, Path]]:
+    """List what a module may import: its whole package, or, if it is in none, the files beside it."""
+    root = file.absolute().parent
+    while root != root.parent and (root.parent / "__init__.py").is_file():
+        root = root.parent
+    found = root.rglob("*.py") if (root / "__init__.py").is_file() else root.glob("*.py")
+    return sorted((each.relative_to(root).as_posix(), each) for each in found if each.is_file())
 
 
 def _hash_of(files: Iterable[tuple[str, Path]]) -> str:

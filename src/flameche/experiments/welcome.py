@@ -45,7 +45,18 @@ def welcome(
         return found
     trainer, models = _opened(finished, kept, x, y, device)
     every = np.arange(len(models))
-    found["accuracy"] = trainer.judge(models, every, np.zeros_like(every), "train")[1].tolist()
+    accuracy = trainer.judge(models, every, np.zeros_like(every), "train")[1].tolist()
+    usable = [
+        bool(np.isfinite(kept["params"][k]).all() and np.isfinite(kept["buffers"][k]).all()) for k in every
+    ]
+    found["accuracy"] = [a if fine else None for a, fine in zip(accuracy, usable, strict=True)]
+    if model is not None and not usable[found["cluster"]]:
+        raise StoreError(
+            f"{run}: training diverged, so that the model of cluster {found['cluster']} has NaN or infinite "
+            f"weights; {model} is not written; lower training.lr and run it again"
+        )
+    if not all(usable):
+        found["notes"].append("training diverged: models have NaN or infinite weights; lower training.lr")
     if finished.experiment.training.bn_buffers == "local" and models.buffers.shape[1]:
         found["notes"].append("BatchNorm's statistics were the clients' own (bn_buffers): train before use")
     if model is not None:

@@ -57,4 +57,4 @@ def counted(verdicts: Iterable[Verdict]) -> str:
     """Say how many cells are in each state."""
     states = Counter(verdict.state for verdict in verdicts)
     within = f"{states['within']} of {states.total()} cells within the paper's spread"
-    return f"{within}, {states['outside']} outside, {states['untold']} of too few runs to tell"
+    return f"{within}, {states['outside']} outside, {states['untold']} with too few runs to tell"

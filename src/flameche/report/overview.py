@@ -184,7 +184,9 @@ def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> l
                 found.append(Tile(f"{abs(mean):.1f}", f"points {above} {bound}", "mean accuracy of " + name))
     if verdicts:
         states = Counter(verdict.state for verdict in verdicts)
-        rest = f"of csl, fds and csf; {states['outside']} outside, {states['untold']} of too few runs to tell"
+        rest = (
+            f"of csl, fds and csf; {states['outside']} outside, {states['untold']} with too few runs to tell"
+        )
         number = f"{states['within']} of {len(verdicts)}"
         found.append(Tile(number, "cells within the paper’s spread", rest))
     return found

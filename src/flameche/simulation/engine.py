@@ -136,8 +136,9 @@ def simulate(
     world.ledger.round = world.rounds + 1
     with world.ledger.muted():  # the simulator's own measurement, no part of the cost
         outcome = method.finish()
+    ari = _ari(method, world.group, method.assignment, present)
     away = int((method.assignment[present] == UNSEEN).sum())
-    if 0 < away < len(present):
+    if away and not np.isnan(ari):
         world.notes.append(
             f"ARI is over {len(present) - away} of {len(present)} clients; the others have no cluster yet"
         )
@@ -147,7 +148,7 @@ def simulate(
     return Result(
         rounds=records,
         outcome=outcome,
-        ari=_ari(method, world.group, method.assignment, present),
+        ari=ari,
         ari_final=float("nan")
         if outcome.assignment is None
         else _ari(method, world.group, outcome.assignment, present),

@@ -69,8 +69,9 @@ def draw_trilemma(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
         "each, local training left out. Computation: the server's and all clients' seconds, without "
         "further local trainings. Communication: what a client sends and receives. Exposed: what of one "
         "client's own the server must see in the clear, its models in every round or its metadata once; "
-        "nothing where sums are enough, since these can be summed under encryption. Axes are logarithmic; "
-        "the further out a corner, the lower that cost."
+        "nothing where sums are enough, since these can be formed under encryption. Not counted is what can "
+        "be solved from opened sums, in some settings every client's metadata (SECURITY.md). Axes are "
+        "logarithmic; the further out a corner, the lower that cost."
     )
     table = Table(columns, tuple(rows))
     figure = trilemma_figure(places) if places else None
