@@ -23,7 +23,10 @@ TABLES = {table().kind: table for table in MethodTable.__subclasses__()}
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_a_method_and_its_config_agree(kind):
-    assert defaults_of(METHODS[kind].__init__) == TABLES[kind]().model_dump(exclude={"kind", "most_clusters"})
+    library, config = defaults_of(METHODS[kind].__init__), TABLES[kind]().model_dump()
+    for key in ("kind", "most_clusters", *(["mode"] if kind == "flameche" else [])):  # a mode is a class
+        library.pop(key, None), config.pop(key, None)
+    assert library == config
     assert METHODS[kind].about.needs == TABLES[kind].needs
 
 

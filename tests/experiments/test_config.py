@@ -602,18 +602,18 @@ def test_every_option_but_the_clusters_and_the_m_step_is_the_papers_own() -> Non
 
 def test_decayed_sums_are_for_robust_mode_and_for_sums_that_the_server_opens() -> None:
     for kind in ("plain", "secagg"):
-        assert parse(method={"m_step": "decayed"}, scheme={"kind": kind}).method.m_step == "decayed"
+        assert parse(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind}).method.m_step == "decayed"
         message = refusal(method={"mode": "paper", "m_step": "decayed"}, scheme={"kind": kind})
         assert message == 'method.m_step = "decayed" belongs to method.mode = "robust"'
     for kind in ("bfv", "ckks", "ckks-paper", "paillier"):
-        message = refusal(method={"m_step": "decayed"}, scheme={"kind": kind})
+        message = refusal(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind})
         assert message.startswith('method.m_step = "decayed" needs sums that the server opens; ')
         assert f'scheme.kind = "{kind}"' in message and message.endswith('take m_step = "seen"')
 
 
 def test_a_mode_that_does_not_exist_is_met_with_those_that_do() -> None:
     assert refusal(method={"mode": "papers"}) == (
-        "method.mode = \"papers\": must be one of robust, paper; did you mean 'paper'?"
+        "method.mode = \"papers\": must be one of sketch, robust, paper; did you mean 'paper'?"
     )
 
 
@@ -716,7 +716,8 @@ def test_an_override_of_a_papers_key_needs_the_papers_mode_from_the_file_or_anot
     assert parse("method.tau=0", "method.mode=paper").method == paper
     assert parse("method.mode=paper", method={"tau": 0}).method == paper
     assert refusal("method.tau=0") == of_the_paper("tau")
-    assert refusal("method.mode=robust", method={"mode": "paper", "tau": 5}) == of_the_paper("tau")
+    robust = of_the_paper("tau").replace('"sketch"', '"robust"')
+    assert refusal("method.mode=robust", method={"mode": "paper", "tau": 5}) == robust
 
 
 def test_another_metadata_kind_keeps_the_keys_that_it_shares() -> None:

@@ -50,10 +50,16 @@ def leak_notes(experiment: Experiment) -> list[str]:
     """
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
-    notes = choosing_notes(experiment) if getattr(experiment.method, "clusters", None) == "auto" else []
+    notes = [] if _own_choice(experiment) else choosing_notes(experiment)
     if isinstance(experiment.method, FlamecheConfig):
         notes += _single_clients(experiment, experiment.method)
     return notes
+
+
+def _own_choice(experiment: Experiment) -> bool:
+    """Tell whether K is given, or chosen from the sums of a clustering session."""
+    method = experiment.method
+    return getattr(method, "clusters", None) != "auto" or getattr(method, "mode", None) == "sketch"
 
 
 def choosing_notes(experiment: Experiment) -> list[str]:

@@ -242,7 +242,9 @@ class FlamecheSketch:
         told = self._told(self.present)[0]
         final[self.present] = np.where(told == UNSEEN, self.assignment[self.present], told)
         dbi, ch = criteria(self.centroids, self.spread[:, 0])
-        keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": self.spread}
+        spread = self.spread.copy()
+        spread[:, 0] = np.bincount(final[self.present], minlength=self.clusters)
+        keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": spread}
         return Outcome(final, dbi, ch, {**keep, "label": np.arange(self.clusters)})
 
     def state(self) -> Arrays:
