@@ -64,6 +64,19 @@ def test_a_run_fails_in_which_a_test_is_skipped_for_a_new_reason(tmp_path, worke
         assert ("1 skipped, 0 allowed: not today" in done.stdout) == (code == 1)
 
 
+def test_a_browser_that_does_not_start_is_one_of_the_reasons_that_are_known(tmp_path):
+    stub = tmp_path / "chromium"
+    stub.write_text("#!/bin/sh\nexit 1\n")
+    stub.chmod(0o755)
+    file = ROOT / "tests" / "report" / "test_browser.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "renders", str(file)],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout
+
+
 def test_ci_runs_the_tests_under_an_empty_home_and_without_the_machines_environment(tmp_path, monkeypatch):
     told = tmp_path / "told"
     for name in ("make", "chromium"):
