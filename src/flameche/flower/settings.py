@@ -119,7 +119,8 @@ def class_count(classes: str) -> int:
     A site cannot tell by its own labels: it may lack the last class, and its model would not fit the others'.
     """
     names = class_names(classes)
-    count = len(names) if names else int(classes or 0)
+    number = classes.strip()
+    count = len(names) if names else int(number) if number.isdecimal() else 0
     if count < 2 or len(set(names)) < len(names):
         raise ConfigError(
             f'classes = "{classes}" in the app\'s config (pyproject.toml); expected how many there are at '
