@@ -152,7 +152,8 @@ def hook(reference: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
         raise ConfigError(
-            f'load = "{reference}" in the app\'s config cannot be imported: {problem}'
+            f'load = "{reference}" in the app\'s config cannot be imported: {type(problem).__name__}; the '
+            "node's log says more"
         ) from problem
     if not callable(found):
         raise ConfigError(f'load = "{reference}" in the app\'s config is no function')
