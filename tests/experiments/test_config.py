@@ -602,7 +602,10 @@ def test_every_option_but_the_clusters_and_the_m_step_is_the_papers_own() -> Non
 
 def test_decayed_sums_are_for_robust_mode_and_for_sums_that_the_server_opens() -> None:
     for kind in ("plain", "secagg"):
-        assert parse(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind}).method.m_step == "decayed"
+        assert (
+            parse(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind}).method.m_step
+            == "decayed"
+        )
         message = refusal(method={"mode": "paper", "m_step": "decayed"}, scheme={"kind": kind})
         assert message == 'method.m_step = "decayed" belongs to method.mode = "robust"'
     for kind in ("bfv", "ckks", "ckks-paper", "paillier"):

@@ -35,7 +35,7 @@ def test_an_app_is_written(tmp_path):
     assert 'classes = "ill, healthy"' in (tmp_path / "scans" / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("words", [("--classes", "1"), ("--classes", "ill,ill")])
+@pytest.mark.parametrize("words", [("--classes", text) for text in ("1", "ill,ill", "3,", ",", " ", "-3")])
 def test_an_app_for_classes_that_cannot_be_is_not_written(tmp_path, monkeypatch, capsys, words):
     code, said = refused(monkeypatch, capsys, "init", tmp_path / "scans", *words)
     assert code == 2 and "expected how many there are" in said and not (tmp_path / "scans").exists()

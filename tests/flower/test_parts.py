@@ -157,6 +157,32 @@ def test_an_npz_and_a_folder_of_images_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("smith.webp", "a .webp file lies in one of its folders of images; expected images alone: .bmp .gif"),
+        ("SMITH.DCM", "a .dcm file lies"),
+        ("dr.smith", "a file of another kind lies"),
+        ("smith", "a file of another kind lies"),
+        ("smith/1.png", "a folder lies"),
+    ],
+)
+def test_a_folder_with_other_things_than_images_is_refused(tmp_path, name, told):
+    from PIL import Image
+
+    for label in "01":
+        (tmp_path / label).mkdir()
+        Image.fromarray(images(1)[0]).save(tmp_path / label / "1.png")
+    (tmp_path / "1" / ".DS_Store").write_text("hidden")
+    assert len(from_path(tmp_path, "2", 0, 0).train[1]) == 2
+    other = tmp_path / "1" / name
+    other.parent.mkdir(exist_ok=True)
+    Image.fromarray(images(1)[0]).save(other, format="PNG")
+    with pytest.raises(DataError, match=r"(?i)smith") as refused:
+        from_path(tmp_path, "2", 0, 0)
+    assert refused.value.public.startswith(told) and "smith" not in refused.value.public.lower()
+
+
+@pytest.mark.parametrize(
     ("make", "why"),
     [
         (lambda p: from_path(p / "no.npz", "3", 0, 0), "no such file"),

@@ -15,9 +15,11 @@ from flameche.errors import BadInput, DataError, StoreError
 from flameche.experiments.config import load_experiment
 from flameche.experiments.run import run_experiment
 from flameche.experiments.welcome import welcome
+from flameche.flower.client_app import handle
 from flameche.flower.live import Live
 from flameche.flower.local import digits_app, make_keys, start_node
 from flameche.flower.outcome import models_table, summarise
+from flameche.flower.records import SITE_ERROR, pack
 from flameche.flower.settings import Own, Serving
 from flameche.flower.strategy import Flameche
 from flameche.flower.template import write_app
@@ -72,11 +74,59 @@ def test_the_operator_is_told_what_is_wrong_with_data_without_names_and_values(
             raise DataError("smith")
 
         monkeypatch.setattr("flameche.flower.work.hook", lambda reference: failing)
-    with pytest.raises(DataError, match="the node's log says more") as caught:
+    with pytest.raises(BadInput, match="the node's log says more") as caught:
         load(app, own, {})
     said = str(caught.value)
     assert said.startswith(f"node 3: {told}") and "\n" not in said
     assert "smith" not in said and "777" not in said and "smith" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told", "logged"),
+    [
+        ("no key", "node 3: its key cannot be used; the node's log says more", "smith/no.key cannot be read"),
+        ("no key file", "node 3: its key cannot be used; the node's log says more", "not a key file"),
+        ("another key", "the node's key is for 'ckks', scheme.kind is 'bfv'", "is for 'ckks'"),
+        (
+            "folder",
+            "node 3: its folder cannot be used; the node's log says more",
+            "cannot keep its state here",
+        ),
+        ("experiment", "failed: ConfigError; its node's log says more", "experiment.toml: not TOML"),
+        ("dataset", "node 3: its data cannot be used; the node's log says more", "smith/data"),
+        ("hook", "cannot be imported: ValueError; the node's log says more", "the diagnosis"),
+    ],
+)
+def test_the_operator_is_not_told_where_a_sites_key_folder_and_data_are(
+    wrong, told, logged, tmp_path, monkeypatch, caplog
+):
+    home = tmp_path / "smith"
+    app = digits_app(home / "app")
+    monkeypatch.syspath_prepend(app)
+    monkeypatch.setenv("FLAMECHE_DATA", str(home / "data"))
+    keys = make_keys(load_experiment(app / "experiment.toml"), home / "keys")
+    run = {"data": "simulated", "set": "data.dataset=mnist" if wrong == "dataset" else ""}
+    node = {"partition-id": 3, "folder": str(home / "state"), "key": str(keys / SECRET)}
+    if wrong == "no key":
+        node["key"] = str(home / "no.key")
+    elif wrong == "no key file":
+        node["key"] = str(app / "experiment.toml")
+    elif wrong == "another key":
+        other = load_experiment(app / "experiment.toml", ["scheme.kind=ckks"])
+        node["key"] = str(make_keys(other, home / "other") / SECRET)
+    elif wrong == "folder":
+        (home / "state").write_text("")
+    elif wrong == "experiment":
+        (app / "experiment.toml").write_text("smith")
+    elif wrong == "hook":
+        (app / "diagnoses.py").write_text("int('the diagnosis of smith')")
+        run |= {"data": "own", "classes": "3", "load": "diagnoses:load"}
+    context = SimpleNamespace(run_config=run, node_config=node)
+    hello = {"what": "hello", "instance": "x"}
+    with caplog.at_level("ERROR", "flwr"):
+        reply = handle(Message(pack(Parcel(hello)), 7, "query"), context)
+    assert reply.error.reason.endswith(told) and "smith" not in reply.error.reason
+    assert reply.error.code == SITE_ERROR + 3 and logged in caplog.text
 
 
 def test_a_nodes_words_cannot_steer_the_operators_terminal():

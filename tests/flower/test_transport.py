@@ -1,5 +1,7 @@
 """The transport's answers to a Grid that misbehaves as the real one would only after minutes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -92,14 +94,29 @@ def test_an_error_is_a_loss_at_once_even_if_the_link_itself_sends_it():
     assert grid.time == 0.0
 
 
-@pytest.mark.parametrize("problem", [DataError("node 3: y is empty"), FlamecheError("node 3: y is empty")])
-def test_what_has_to_be_corrected_at_a_site_is_told_apart_from_what_may_pass(problem, monkeypatch):
+@pytest.mark.parametrize(
+    ("problem", "settings", "site"),
+    [
+        (DataError("node 2: y is empty"), {"partition-id": 2}, 2),
+        (DataError("node 2: y is empty"), {"partition-id": 0}, 0),
+        (FlamecheError("node 2: y is empty"), {"partition-id": 2}, None),
+        (DataError("node 2: y is empty"), {}, None),
+        (DataError("node 2: y is empty"), {"partition-id": True}, None),
+        (DataError("node 2: y is empty"), {"partition-id": "2"}, None),
+        (DataError("node 2: y is empty"), {"partition-id": -1}, None),
+    ],
+)
+def test_which_site_has_to_correct_something_is_told_apart_from_what_may_pass(
+    problem, settings, site, monkeypatch
+):
+    context = SimpleNamespace(node_config=settings)
+
     def failing(parcel, context):
         raise problem
 
     monkeypatch.setattr("flameche.flower.work.answer", failing)
-    _, _, found = exchange({3: (0.0, lambda message: handle(message, None))})
-    assert found == {3: Lost("node 3: y is empty", permanent=isinstance(problem, DataError))}
+    _, _, found = exchange({3: (0.0, lambda message: handle(message, context))})
+    assert found == {3: Lost("node 2: y is empty", site)}
 
 
 def test_what_an_app_raised_is_told_in_its_own_words():

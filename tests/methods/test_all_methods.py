@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from flameche.errors import BadInput
 from flameche.experiments.build import build
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.run import run_experiment
@@ -456,6 +457,17 @@ def test_at_full_participation_every_method_plays(kind):
         setup.method.round(r, np.arange(8))
     assert setup.method.assignment.min() >= 0  # everybody is known, since round 2 at the latest
     assert setup.method.models.finite
+
+
+@pytest.mark.parametrize("updates", ["secagg", "ckks"])
+@pytest.mark.parametrize("kind", ["fedavg", "ifca"])
+def test_training_that_diverges_is_named_before_an_update_is_sealed(kind, updates):
+    options = {"clusters": 2, "restarts": 1} if kind == "ifca" else {}
+    training = {"epochs": 3, "batch": 4, "lr": 1e30, "trainer": "loop"}
+    scheme = {"updates": updates, "min_cluster": 2}
+    method = build(described(kind, scheme, options, training=training), 0, device="cpu").method
+    with pytest.raises(BadInput, match=r"cannot be sealed: training diverged .*; lower training\.lr$"):
+        method.round(1, np.arange(8))
 
 
 @pytest.mark.parametrize(("kind", "options"), [("fedavg", {}), ("ifca", {"clusters": 2, "restarts": 2})])

@@ -48,6 +48,7 @@ class Local:
         self.calls = Counter()
         self.exchanges = 0
         self.seen = []
+        self.sites = {}  # by what nodes call themselves; None: their settings do not say
         self.meddle = None  # (number, parcel, reply) -> reply or Lost
 
     def nodes(self):
@@ -62,7 +63,8 @@ class Local:
             try:
                 reply = carried(self.make(number).handle(carried(parcel)))
             except FlamecheError as problem:
-                reply = Lost(str(problem), permanent=isinstance(problem, BadInput))
+                site = self.sites.get(number, number)
+                reply = Lost(str(problem), site if isinstance(problem, BadInput) else None)
             if self.meddle:
                 reply = self.meddle(number, parcel, reply)
             self.seen.append((number, parcel, reply))

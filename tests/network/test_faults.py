@@ -260,6 +260,22 @@ def test_a_run_goes_on_without_a_node_whose_data_are_unusable_and_takes_it_in_on
     assert server.said.count("a node is refused: node 2: y is empty") == 1
 
 
+@pytest.mark.parametrize("sites", [{6: None, 7: None}, {6: 3, 7: 3}, {6: 2, 7: 9}, {6: 5, 7: 5}])
+def test_nodes_that_stand_for_no_absent_site_do_not_stop_the_wait_for_others(sites, tmp_path, monkeypatch):
+    transport = federation(experiment(**PAPER), tmp_path)
+    transport.online = {0, 1, 2, 3, *sites}
+    transport.sites = sites
+    looks = []
+
+    def wait(seconds):  # the last sites come when somebody has waited for them
+        looks.append(seconds)
+        transport.online |= {4, 5}
+
+    monkeypatch.setattr(roster, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+    server = coordinator(experiment(**PAPER), transport, patience=3600.0)
+    assert server.roster.wait_for(6) == [0, 1, 2, 3, 4, 5] and len(looks) == 1
+
+
 def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):
     own = experiment(**ROBUST)
     undisturbed = calm(own)

@@ -56,7 +56,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     try:
         started = Browser(program, tmp_path_factory.mktemp("profile"))
     except (OSError, TimeoutError) as problem:  # some systems have a stub that only tells how to install it
-        pytest.skip(f"{program} does not start: {problem}")
+        print(f"{program} does not start: {problem}")
+        pytest.skip("needs Chromium")
     with started:
         yield started
 

@@ -239,7 +239,7 @@ def _client_side(experiment: Experiment, key_file: Path | None) -> tuple[Scheme 
     if key_file is None:
         raise ConfigError(f'scheme.kind = "{kind}": a node needs its key file (flameche keys new)')
     scheme, info = read_secret(key_file), read_info(key_file)
-    _check_key(experiment, key_file, info)
+    _check_key(experiment, "the node's key", info)  # where it lies is the site's own affair
     return scheme, read_box(key_file)
 
 
@@ -255,16 +255,16 @@ def _server_side(experiment: Experiment, public_key: Path | None) -> tuple[Adder
     info = read_info(public_key)
     if info.secret:
         raise ConfigError(f"{public_key} is the clients' secret key; the server must have server.pub alone")
-    _check_key(experiment, public_key, info)
+    _check_key(experiment, str(public_key), info)
     return read_public(public_key), info.fingerprint
 
 
-def _check_key(experiment: Experiment, path: Path, info: Any) -> None:
+def _check_key(experiment: Experiment, key: str, info: Any) -> None:
     kind, clients = experiment.scheme.kind, experiment.data.clients
     if info.scheme != kind:
-        raise ConfigError(f"{path} holds a key for '{info.scheme}', scheme.kind is '{kind}'")
+        raise ConfigError(f"{key} is for '{info.scheme}', scheme.kind is '{kind}'")
     if info.clients < clients:
-        raise ConfigError(f"{path} is for sums of up to {info.clients} clients, data.clients is {clients}")
+        raise ConfigError(f"{key} is for sums of up to {info.clients} clients, data.clients is {clients}")
 
 
 def _fingerprint(experiment: Experiment, scheme: Scheme | SecAgg) -> str:

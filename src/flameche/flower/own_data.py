@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TEST_SHARE = 0.2  # of a site's samples, where it has no test samples of its own
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif"}
+# Ends of names that the operator may be told; another could be a part of a person's name.
+TELLING = {".webp", ".dcm", ".heic", ".avif", ".jp2", ".svg", ".pdf", ".npy", ".npz", ".csv", ".txt", ".json"}
 GREY, COLOUR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA")  # modes of Pillow that have 8 bits a channel
 BITS_PER_SAMPLE, SAMPLE_FORMAT, UNSIGNED = 258, 339, 1  # tags of a TIFF file, and a value of the latter
 
@@ -91,7 +93,7 @@ def _read_folder(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
                 f"{folder}: no class; expected folders named {told}",
                 public=f"one of its folders is no class; expected folders named {told}",
             )
-        for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGES):
+        for file in _images_in(folder):
             found.append(read_image(file))
             if found[-1].shape != found[0].shape:
                 raise DataError(
@@ -104,6 +106,25 @@ def _read_folder(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         what = "no images; expected a folder for each class"
         raise DataError(f"{path}: {what}", public=what)
     return {"x": np.stack(found), "y": np.array(labels, np.int64)}
+
+
+def _images_in(folder: Path) -> list[Path]:
+    """List a folder's images; refuse what else is there, as it may be samples too, but for hidden files."""
+    files = sorted(folder.iterdir())
+    for file in files:
+        kind = file.suffix.lower()
+        if file.is_dir():
+            what = "folder"
+        elif kind in IMAGES or file.name.startswith("."):
+            continue
+        else:
+            what = f"{kind} file" if kind in TELLING else "file of another kind"
+        expected = f"expected images alone: {' '.join(sorted(IMAGES))}"
+        raise DataError(
+            f"{file}: not an image that is read; {expected}",
+            public=f"a {what} lies in one of its folders of images; {expected}",
+        )
+    return [file for file in files if file.suffix.lower() in IMAGES]
 
 
 def read_image(file: Path) -> NDArray[np.uint8]:

@@ -19,7 +19,8 @@ from flameche.errors import FlamecheError
 from flameche.network.parcel import Arrays, Parcel
 
 VERSION = 1  # of this form; server and nodes must agree
-SITE_ERROR = 200  # none of Flower's codes: something at the site, such as its data, has to be corrected
+# None of Flower's codes: something at a site, such as its data, has to be corrected; its number is added.
+SITE_ERROR = 200
 HEAD, ARRAYS = "flameche", "arrays"
 SMALL, BUNDLE = 1 << 20, 1 << 22  # bytes: of an array that travels with others, and of them together
 

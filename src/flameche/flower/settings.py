@@ -119,7 +119,8 @@ def class_count(classes: str) -> int:
     A site cannot tell by its own labels: it may lack the last class, and its model would not fit the others'.
     """
     names = class_names(classes)
-    count = len(names) if names else int(classes or 0)
+    number = classes.strip()
+    count = len(names) if names else int(number) if number.isdecimal() else 0
     if count < 2 or len(set(names)) < len(names):
         raise ConfigError(
             f'classes = "{classes}" in the app\'s config (pyproject.toml); expected how many there are at '
@@ -151,7 +152,8 @@ def hook(reference: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
         raise ConfigError(
-            f'load = "{reference}" in the app\'s config cannot be imported: {problem}'
+            f'load = "{reference}" in the app\'s config cannot be imported: {type(problem).__name__}; the '
+            "node's log says more"
         ) from problem
     if not callable(found):
         raise ConfigError(f'load = "{reference}" in the app\'s config is no function')

@@ -81,7 +81,8 @@ class GridTransport:
     def _open(self, address: int, message: Message) -> Parcel | Lost:
         if message.has_error():
             code = message.error.code
-            return Lost(_reason(code, message.error.reason), permanent=code == SITE_ERROR)
+            site = code - SITE_ERROR if code >= SITE_ERROR else None
+            return Lost(_reason(code, message.error.reason), site)
         if message.metadata.src_node_id != address:
             return Lost("the answer came from another node")
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Context
 
 from flameche.crypto.registry import KEYED
-from flameche.errors import ConfigError, DataError, StoreError
+from flameche.errors import BadInput, ConfigError, DataError, StoreError
 from flameche.experiments.deployment import OwnData, node_work, simulated_data
 from flameche.flower.own_data import from_hook, from_path
 from flameche.flower.settings import Own, Shared, hook
@@ -20,6 +20,7 @@ from flameche.training.device import choose_device
 from flameche.training.export import PROGRAM, save_model
 from flameche.training.models import Models
 
+T = TypeVar("T")
 MODEL = "model.pt"  # in the node's folder: its cluster's model after the last round; model.pt2 beside it
 
 
@@ -27,19 +28,24 @@ def answer(parcel: Parcel, context: Context) -> Parcel:
     """Let this node's client answer the server."""
     shared, own = Shared.read(context.run_config), Own.read(context.node_config)
     device = choose_device(own.device or shared.device)
-    work = node_work(
-        shared.experiment,
-        shared.seed,
-        own.number,
-        lambda: load(shared, own, dict(context.node_config)),
-        key_file=own.key,
-        device=device,
+    given = dict(context.node_config)
+    work = _told(
+        own,
+        "its key",
+        lambda: node_work(
+            shared.experiment,
+            shared.seed,
+            own.number,
+            lambda: load(shared, own, given),
+            key_file=own.key,
+            device=device,
+        ),
     )
     check_agreement(shared, own, work)
-    site = Site(own.folder)
+    site = _told(own, "its folder", lambda: Site(own.folder))
     reply = Node(work, site).handle(parcel)
     if reply.head.get("what") == "score" and parcel.head.get("round") == work.rounds:
-        keep_model(work, parcel, site, shared.experiment.model.kind)
+        _told(own, "its folder", lambda: keep_model(work, parcel, site, shared.experiment.model.kind))
     return reply
 
 
@@ -57,33 +63,34 @@ def check_agreement(shared: Shared, own: Own, work: Work) -> None:
 def load(shared: Shared, own: Own, node: dict[str, Any]) -> OwnData:
     """Load this site's samples."""
     if not shared.own_data:
-        return simulated_data(shared.experiment, shared.seed, own.number)
+        return _told(own, "its data", lambda: simulated_data(shared.experiment, shared.seed, own.number))
     where = (shared.classes, shared.seed, own.number)
     if shared.load:
+        own_load = hook(shared.load)
         try:
-            given = hook(shared.load)(node)
-        except ConfigError:
-            raise
+            given = own_load(node)
         except Exception as problem:  # a user's own code can fail in any way; its words may hold values
             raise DataError(
                 f"node {own.number}: {shared.load} failed: {type(problem).__name__}; the node's log says more"
             ) from problem
-        return _told(own, lambda: from_hook(given, shared.load, *where))
+        return _told(own, "its data", lambda: from_hook(given, shared.load, *where))
     if own.data is None:
         raise DataError(
             f"node {own.number} has no data: name them in its settings (data), or write the app's load"
         )
     path = own.data
-    return _told(own, lambda: from_path(path, *where))
+    return _told(own, "its data", lambda: from_path(path, *where))
 
 
-def _told(own: Own, read: Callable[[], OwnData]) -> OwnData:
-    """Tell what is wrong with a site's data; names of files and values stay in the node's log."""
+def _told(own: Own, what: str, use: Callable[[], T]) -> T:
+    """Tell what is wrong with something of a site's own; names of files and values stay in the node's log."""
     try:
-        return read()
-    except DataError as problem:
-        why = problem.public or "its data cannot be used"
-        raise DataError(f"node {own.number}: {why}; the node's log says more") from problem
+        return use()
+    except ConfigError:  # which has neither
+        raise
+    except BadInput as problem:
+        why = (isinstance(problem, DataError) and problem.public) or f"{what} cannot be used"
+        raise BadInput(f"node {own.number}: {why}; the node's log says more") from problem
 
 
 def keep_model(work: Work, parcel: Parcel, site: Site, kind: str) -> None:

@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.generic]]
 DIVERGED = "training diverged: weights are NaN or infinite, so accuracy says nothing; lower training.lr"
+BROKEN_OFF = "training diverged (NaN or infinite weights); lower training.lr"
 UNSEEN = -1  # the cluster of a client that has not taken part yet; 0 is a cluster like any other
 
 
@@ -130,6 +131,8 @@ class World:
         rule = self.trainer.plan.bn_buffers
         if self.updates is not None:
             flat = trained.flat(with_buffers=rule == "mean")
+            if not np.isfinite(flat).all():
+                raise BadInput(f"a model's update cannot be sealed: {BROKEN_OFF}")
             weights = np.ones(len(clients)) if weight is None else weight / weight.mean()
             if share is not None:
                 models = self._average_shared(previous, flat, share, clients, weights)
@@ -228,7 +231,7 @@ class World:
     def refuse_diverged(self, models: Models, what: str) -> None:
         """Stop with one line where models to be compared hold NaN."""
         if not models.finite:
-            raise BadInput(f"{what}: training diverged (NaN or infinite weights); lower training.lr")
+            raise BadInput(f"{what}: {BROKEN_OFF}")
 
     def cohort(self, **how: Any) -> Cohort:
         """Give the clients as holders of their metadata; `how` is the cohort's own."""

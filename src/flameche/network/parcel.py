@@ -61,7 +61,7 @@ class Lost:
     """No answer, or none that can be used, and why."""
 
     why: str
-    permanent: bool = False  # something at the node's site has to be corrected: waiting does not help
+    site: int | None = None  # the number of a site that has to correct something: waiting does not help
 
 
 class Transport(Protocol):

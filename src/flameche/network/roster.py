@@ -62,13 +62,17 @@ class Roster:
         before = self._refused.get(address)
         if before is None or before.why != why:
             self._say(f"a node is refused: {why}")
-        self._refused[address] = Lost(why, permanent=isinstance(reply, Lost) and reply.permanent)
+        self._refused[address] = Lost(why, site=reply.site if isinstance(reply, Lost) else None)
         self._later[address] = time.monotonic() + AGAIN
 
     @property
     def unusable(self) -> int:
-        """Count the nodes that cannot take part until something is corrected at their sites."""
-        return sum(why.permanent for why in self._refused.values())
+        """Count the sites that cannot take part until they have corrected something.
+
+        Addresses do not count: a node may be no site's at all, or a site that is there under another address.
+        """
+        absent = set(range(self._job.rules.clients)) - set(self._job.removed) - self._address.keys()
+        return len(absent & {why.site for why in self._refused.values()})
 
     @property
     def why_few(self) -> str:
@@ -110,7 +114,7 @@ class Roster:
     def wait_for(self, count: int, numbers: Collection[int] = ()) -> list[int]:
         """Wait until so many are there, these among them, or for as long as patience lasts.
 
-        Nobody waits for unusable nodes: once all others are there, nobody else can come.
+        Nobody waits for unusable sites: once all others are there, nobody else can come.
         """
         end = time.monotonic() + self._job.patience
         said = False
