@@ -128,6 +128,7 @@ NEEDED_BY: dict[str, dict[str, Any]] = {
     "data.missing_by": {"data": {"missing_labels": 1}},
     "training.turn": {"training": {"augment": True}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
+    "method.m_step": {"method": {"mode": "robust"}},
 }
 
 
@@ -204,13 +205,14 @@ def test_the_hash_ignores_name_seeds_threads_and_memory(key: str) -> None:
 def test_the_hash_is_twelve_hex_digits_and_stays_the_same_over_releases() -> None:
     # Results on disk are found by it: a change here orphans every stored run.
     assert config_hash(parse(method={"mode": "paper"})) == "0799d55940d7"
-    assert config_hash(parse()) == "8d6d6392ee99"
+    assert config_hash(parse(method={"mode": "robust"})) == "8d6d6392ee99"
+    assert config_hash(parse()) == config_hash(parse(method={"mode": "sketch"})) == "621c1f3a0b06"
 
 
 def test_the_mode_is_in_the_hash_unless_it_is_the_papers_which_was_once_the_default() -> None:
     for options in ({}, {"clusters": 3}, {"m_step": "participants"}):
         robust, paper = (config_hash(parse(method={"mode": m, **options})) for m in ("robust", "paper"))
-        assert robust == config_hash(parse(method=options)) != paper
+        assert robust != paper
     # of experiments on disk, as they were hashed when "paper" was the only mode
     assert config_hash(parse(method={"mode": "paper", "clusters": 3})) == "1382862b75dd"
     assert config_hash(parse(method={"mode": "paper", "tau": 0})) == "f3c8fc8735de"
@@ -300,10 +302,10 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_its_key(key: str, 
 # Reading
 
 
-def test_an_empty_description_but_for_its_name_is_robust_flameche_on_digits() -> None:
+def test_an_empty_description_but_for_its_name_is_flameche_on_digits() -> None:
     experiment = parse()
     assert experiment.data.dataset == "digits"
-    assert experiment.method == FlamecheConfig(clusters=4, mode="robust")
+    assert experiment.method == FlamecheConfig(clusters=4, mode="sketch")
     assert experiment.seeds == (0,)
     assert experiment.participants == 20
 
@@ -369,6 +371,7 @@ def test_groups_of_own_data_must_differ_in_something() -> None:
 
 def test_own_data_with_transforms_keep_the_hash_of_their_runs() -> None:
     own = {"name": "x", "data": {**OWN, "groups": 2, "transforms": ["none", "invert"]}}
+    own["method"] = {"mode": "robust"}
     assert (
         config_hash(parse_experiment(own)) == "9ec8f85b2f52"
     )  # as before own data had defaults of their own
@@ -584,12 +587,12 @@ def test_keys_that_contradict_each_other_are_both_named(tables: dict[str, Any], 
 
 
 def of_the_paper(key: str) -> str:
-    return f'method.{key} belongs to method.mode = "paper"; the mode is "robust"'
+    return f'method.{key} belongs to method.mode = "paper"; the mode is "sketch"'
 
 
 @pytest.mark.parametrize("key", FlamecheConfig.PAPER_ONLY)
-def test_the_papers_own_keys_are_refused_in_robust_mode_but_for_their_defaults(key: str) -> None:
-    for mode in ({}, {"mode": "robust"}):
+def test_the_papers_own_keys_are_refused_in_other_modes_but_for_their_defaults(key: str) -> None:
+    for mode in ({}, {"mode": "sketch"}):
         assert refusal(method={**mode, key: CHANGES[f"method.{key}"]}) == of_the_paper(key)
     default = FlamecheConfig.model_fields[key].default
     assert parse(method={key: default}) == parse()

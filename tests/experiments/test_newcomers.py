@@ -48,14 +48,14 @@ def runs(tmp_path_factory):
     """The demo's federation, in both modes, and FedAvg, which keeps no centroids."""
     out, made = tmp_path_factory.mktemp("newcomers"), {}
     for name, changes in {
-        "robust": [],
+        "sketch": [],
         "paper": ["method.mode=paper", "scheme.kind=plain"],
-        "guarded": ["scheme.min_cluster=6", "scheme.kind=plain"],
+        "guarded": ["method.mode=robust", "scheme.min_cluster=6", "scheme.kind=plain"],
         "pca": ["metadata.kind=mean-pca-shared", "scheme.kind=plain", "metadata.components=20"],
         "counts": ["metadata.kind=label-counts", "scheme.kind=plain"],
         "fedavg": ["method.kind=fedavg", "scheme.kind=plain"],
     }.items():
-        words = [] if name in ("robust", "paper") else ["rounds=3", "training.epochs=1"]
+        words = [] if name in ("sketch", "paper") else ["rounds=3", "training.epochs=1"]
         experiment = load_experiment(ROOT / "experiments" / "digits.toml", [*changes, *words, f"name={name}"])
         summary, made[name] = run_experiment(experiment, 0, out)
         assert summary["ari_final"] in (1.0, None) or name in ("guarded", "counts")
@@ -80,7 +80,7 @@ def truth(path):
 # Newcomers are right
 
 
-@pytest.mark.parametrize("mode", ["robust", "paper"])
+@pytest.mark.parametrize("mode", ["sketch", "paper"])
 def test_clients_of_every_group_that_come_later_are_assigned_right_and_served_well(runs, mode):
     run, right = runs[mode], truth(runs[mode])
     for seed in range(5):
@@ -96,7 +96,7 @@ def test_clients_of_every_group_that_come_later_are_assigned_right_and_served_we
             )
 
 
-@pytest.mark.parametrize("mode", ["robust", "paper"])
+@pytest.mark.parametrize("mode", ["sketch", "paper"])
 def test_one_that_belongs_nowhere_is_told_so(runs, mode):
     view = parse_transform("invert", classes=10, shape=(1, 8, 8))
     for _, x, y in newcomers(0):
@@ -105,7 +105,7 @@ def test_one_that_belongs_nowhere_is_told_so(runs, mode):
 
 
 def test_a_newcomer_whose_metadata_are_not_finite_is_refused(runs):
-    run = Finished.read(runs["robust"])
+    run = Finished.read(runs["sketch"])
     experiment = run.experiment
     broken = experiment.model_copy(
         update={"model": experiment.model.model_copy(update={"kind": "tests.nets:Rooted"})}
@@ -116,27 +116,27 @@ def test_a_newcomer_whose_metadata_are_not_finite_is_refused(runs):
 
 
 def test_a_client_of_the_run_is_assigned_as_in_the_run(runs):
-    experiment = load_experiment(runs["robust"] / "config.toml")
+    experiment = load_experiment(runs["sketch"] / "config.toml")
     from flameche.experiments.build import load_federation
 
     federation, _ = load_federation(experiment, 0)
-    clusters = json.loads((runs["robust"] / "summary.json").read_text())["assignment_final"]
+    clusters = json.loads((runs["sketch"] / "summary.json").read_text())["assignment_final"]
     for i in range(20):
-        assert welcome(runs["robust"], federation.train.of(i))["cluster"] == clusters[i]
+        assert welcome(runs["sketch"], federation.train.of(i))["cluster"] == clusters[i]
 
 
 def test_missing_classes_are_fine_and_told(runs):
-    right = truth(runs["robust"])
+    right = truth(runs["sketch"])
     for group, x, y in newcomers(1, samples=200):
         some = y < 3
-        found = welcome(runs["robust"], (x[some], y[some]))
+        found = welcome(runs["sketch"], (x[some], y[some]))
         assert found["cluster"] == right[group] and found["missing_classes"] == [3, 4, 5, 6, 7, 8, 9]
         assert any("no samples of class 3, 4, 5, 6, 7, 8, 9" in note for note in found["notes"])
 
 
 def test_a_single_image_is_assigned_with_doubt(runs):
     _, x, y = next(newcomers(0))
-    found = welcome(runs["robust"], (x[:1], y[:1]))
+    found = welcome(runs["sketch"], (x[:1], y[:1]))
     assert found["sure"] is None and found["cluster"] in range(4)
 
 
@@ -220,7 +220,7 @@ def test_doubt_is_put_into_words():
 
 
 def test_a_client_without_a_class_in_common_with_any_cluster_is_refused(runs):
-    run = Finished.read(runs["robust"])
+    run = Finished.read(runs["sketch"])
     run.centroids.mass[:, 0] = 0
     x = np.zeros((4, 1, 8, 8), np.uint8) + 9
     with pytest.raises(DataError, match="has a class in common with the client's data"):
@@ -234,7 +234,7 @@ def test_a_client_without_a_class_in_common_with_any_cluster_is_refused(runs):
 
 
 def test_what_is_kept_is_compact_written_like_the_rest_and_before_the_summary(runs):
-    run = runs["robust"]
+    run = runs["sketch"]
     with np.load(run / "clusters.npz") as kept, np.load(run / "models.npz") as models:
         assert kept["theta"].dtype == models["params"].dtype == np.float32
         assert kept["theta"].shape == (4, 10, 32) and models["params"].shape == (4, 9258)
@@ -380,7 +380,7 @@ def call(monkeypatch, capsys, tmp_path):
 def test_the_command_prints_cluster_margin_sizes_and_accuracy_and_writes_the_model(
     call, runs, site, tmp_path
 ):
-    code, out, err = call("assign", runs["robust"], "--data", site, "--model", "model.pt")
+    code, out, err = call("assign", runs["sketch"], "--data", site, "--model", "model.pt")
     assert code == 0 and "site: cluster" in out and "margin" in out and "sure 100.0%" in out
     assert "acc %" in out and "clients" in out and "Model: model.pt" in err
     model = build_model("auto", (1, 8, 8), 10, 0)
@@ -389,7 +389,7 @@ def test_the_command_prints_cluster_margin_sizes_and_accuracy_and_writes_the_mod
         x, y = torch.from_numpy(held["x"])[:, None], torch.from_numpy(held["y"])
     with torch.no_grad():
         right = (model.eval()(x.float() / 127.5 - 1).argmax(1) == y).float().mean()
-    _, out, _ = call("assign", runs["robust"], "--data", site, "--client", "Lyon", "--json")
+    _, out, _ = call("assign", runs["sketch"], "--data", site, "--client", "Lyon", "--json")
     found = json.loads(out)
     assert found["client"] == "Lyon" and found["accuracy"][found["cluster"]] == pytest.approx(float(right))
     assert set(found) >= {"distance", "next_distance", "margin", "clients", "sure", "far"}
@@ -403,7 +403,7 @@ def test_readme_shows_what_happens(call, runs, tmp_path):
     example = (ROOT / "examples" / "newcomer.py").read_text()
     assert all(line in example for line in code.splitlines())
     exec(code, {})  # in tmp_path, where `call` stands
-    _, out, _ = call("assign", runs["robust"], "--data", "site.npz", "--model", "site.pt2")
+    _, out, _ = call("assign", runs["sketch"], "--data", "site.npz", "--model", "site.pt2")
     shown = section.split("--model site.pt2\n\n")[1].split("```")[0].splitlines()
     ours = out.splitlines()
     assert ours[0].strip() == shown[0]
@@ -436,7 +436,7 @@ def own_model(tmp_path_factory):
     return run_experiment(experiment, 0, tmp_path_factory.mktemp("own"))[1]
 
 
-@pytest.mark.parametrize(("whose", "form"), [("robust", "site.pt2"), ("own", "site.pt2"), ("own", "site.pt")])
+@pytest.mark.parametrize(("whose", "form"), [("sketch", "site.pt2"), ("own", "site.pt2"), ("own", "site.pt")])
 def test_the_readmes_lines_score_the_same_without_flameche(runs, own_model, tmp_path, whose, form):
     from tests.test_readme import README
 
@@ -459,7 +459,7 @@ def test_the_readmes_lines_score_the_same_without_flameche(runs, own_model, tmp_
 
 def test_a_file_of_weights_says_how_to_use_them(runs, tmp_path):
     _, x, y = next(newcomers(0))
-    welcome(runs["robust"], (x, y), model=tmp_path / "site.pt")
+    welcome(runs["sketch"], (x, y), model=tmp_path / "site.pt")
     saved = torch.load(tmp_path / "site.pt", weights_only=True)
     assert {**saved, "state_dict": None} == {
         "state_dict": None, "preprocessing": {"layout": "n c h w", "divide_by": 127.5, "subtract": 1.0},
@@ -480,9 +480,9 @@ def test_a_network_that_torch_cannot_export_still_gives_its_weights(tmp_path):
 
 
 def test_the_library_does_the_same(runs, site, tmp_path):
-    found = flameche.assign(runs["robust"], site, model=tmp_path / "m.pt", device="cpu")
+    found = flameche.assign(runs["sketch"], site, model=tmp_path / "m.pt", device="cpu")
     with np.load(site) as held:
-        again = flameche.assign(str(runs["robust"]), (held["x"], held["y"]), device="cpu")
+        again = flameche.assign(str(runs["sketch"]), (held["x"], held["y"]), device="cpu")
     assert found["cluster"] == again["cluster"] and found["accuracy"] == again["accuracy"]
     assert (tmp_path / "m.pt").exists() and again["model"] is None
 
@@ -490,12 +490,12 @@ def test_the_library_does_the_same(runs, site, tmp_path):
 def test_what_cannot_be_done_is_one_line_and_exit_code_two(call, runs, site, tmp_path):
     refused(call("assign", runs["fedavg"], "--data", site), 'method.kind = "fedavg" keeps no centroids')
     refused(
-        call("assign", runs["robust"].parent, "--data", site), "is not a run; expected a folder such as runs/"
+        call("assign", runs["sketch"].parent, "--data", site), "is not a run; expected a folder such as runs/"
     )
     refused(call("assign", "nowhere", "--data", site), "nowhere is not a run")
-    refused(call("assign", runs["robust"], "--data", "none.npz"), "none.npz: no such file")
-    refused(call("assign", runs["robust"], "--data", site, "--model", "no/such/m.pt"), "cannot be written")
-    run = copied(runs["robust"], tmp_path)
+    refused(call("assign", runs["sketch"], "--data", "none.npz"), "none.npz: no such file")
+    refused(call("assign", runs["sketch"], "--data", site, "--model", "no/such/m.pt"), "cannot be written")
+    run = copied(runs["sketch"], tmp_path)
     (run / "models.npz").unlink()
     refused(
         call("assign", run, "--data", site, "--model", "m.pt"), "no models.npz, so there is no model to write"
@@ -516,7 +516,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_two(call, runs, site, tmp
 def diverged(runs, tmp_path_factory):
     """A run of which all models but the first are no numbers any more."""
     run = tmp_path_factory.mktemp("diverged") / "run"
-    shutil.copytree(runs["robust"], run)
+    shutil.copytree(runs["sketch"], run)
     with np.load(run / "models.npz") as models:
         kept = dict(models)
     kept["params"][1:, 0] = np.nan
@@ -544,7 +544,7 @@ def test_a_model_that_diverged_is_not_written(diverged, tmp_path, call, file):
 
 
 def test_models_of_another_network_are_refused(runs, tmp_path):
-    run = copied(runs["robust"], tmp_path)
+    run = copied(runs["sketch"], tmp_path)
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace('kind = "auto"', 'kind = "resnet18"'))
     with np.load(run / "clusters.npz") as file:

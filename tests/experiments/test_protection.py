@@ -15,7 +15,8 @@ SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "ep
 
 
 def described(method="flameche", participation=1.0, m_step=None, clients=20, options=None, **scheme):
-    table = {"kind": method, **(options or {})} | ({} if m_step is None else {"m_step": m_step})
+    mode = {"mode": "robust"} if method == "flameche" else {}
+    table = {"kind": method, **mode, **(options or {})} | ({} if m_step is None else {"m_step": m_step})
     data = {**SMALL["data"], "clients": clients}
     tables = {**SMALL, "participation": participation, "data": data, "method": table, "scheme": scheme}
     return parse_experiment(tables)

@@ -45,7 +45,7 @@ def audited(experiment: Experiment, openings: Sequence[Opening], clients: int) -
 
 def leakage_notes(experiment: Experiment, found: dict[str, Leakage], clients: int) -> list[str]:
     """Say so where the audit solved single clients' metadata, though a scheme was to protect them."""
-    who = {"server": "the server", "client": "a client, from its own metadata and the sums that it sees,"}
+    who = {"server": "the server", "client": "a client, which knows its own"}
     return [
         f"the sums that were opened can be solved for the metadata of {found[party].solved} of {clients} "
         f"clients by {name} (flameche audit)"
