@@ -82,7 +82,7 @@ def test_the_private_core_chooses_k_from_its_own_sums(heterogeneity, k, tmp_path
         for c in ("auto", k)
     ]
     assert summaries[0]["k"] == k and any(note.startswith(f"K = {k}") for note in summaries[0]["notes"])
-    assert [summary["leakage"]["client"]["sums"] for summary in summaries][0] < 40
+    assert next(summary["leakage"]["client"]["sums"] for summary in summaries) < 40
 
 
 def test_more_clusters_may_be_allowed_than_there_are_clients():
