@@ -1,7 +1,7 @@
 """Few sites under encryption: are the clusters right, and what was opened for it?
 
-    python experiments/few_sites.py play [--schemes bfv secagg] [--seeds 10]    # clusterings, without training
-    python experiments/few_sites.py table                                       # results/few-sites.md
+python experiments/few_sites.py play [--schemes bfv secagg paillier] [--seeds 10]   # without training
+python experiments/few_sites.py table                                               # results/few-sites.md
 
 Appends a line for each clustering to results/few-sites.jsonl; what is there already is not played again.
 """
@@ -9,7 +9,7 @@ Appends a line for each clustering to results/few-sites.jsonl; what is there alr
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,110 +18,112 @@ from typing import Any
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.provenance import provenance
 from flameche.experiments.run import cluster_experiment
+from flameche.experiments.stored import Lines
 
-STORED, TABLE = Path("results/few-sites.jsonl"), Path("results/few-sites.md")
+LINES, TABLE = Lines(Path("results/few-sites.jsonl")), Path("results/few-sites.md")
 SIZES = [
     *([3, 3], [4, 4], [6, 6], [7, 9], [4, 12], [8, 8], [10, 10], [12, 12]),
     *([3, 3, 3], [4, 4, 4], [10, 6, 4], [6, 6, 6], [3, 3, 3, 3], [4, 4, 4, 4], [5, 5, 5, 5], [6, 6, 6, 6]),
     [10, 6, 3, 2],
 ]
 SETTINGS = ("csl", "csf")
-INTRODUCTION = """Few sites: digits (5 images a class and client), the default mode, the default guard
-(`scheme.min_cluster = 3`), every scheme's clusters before any training. Each cell: in how many of the seeds all clients
-are in the right cluster (ARI 1.00). Groups of two clients cannot be found with that guard, which the run's notes say;
-that row is below the line. `sums`: opened sums, most of any run; `solved`: clients whose metadata the audit could solve,
-in the worst case over parties and runs. Made by `python experiments/few_sites.py play`, then `table`.
+SHARES = (1.0, 0.5)  # of the clients that take part in each round
+INTRODUCTION = """\
+# Few sites, many schemes
+
+Digits, 5 images a class and client; the default mode and guard (`scheme.min_cluster = 3`); three rounds
+without training, with all clients or half of them in each round. Each cell: in how many runs every client
+is in the right cluster at the end (ARI 1.00), over seeds and both shares. A group of two cannot be found
+with that guard: of the last row no run can be right, and `noted` counts the runs whose notes say that fewer
+clusters were told apart than asked for. `sums`: the most sums opened in any run; `solved`: the clients whose
+metadata the audit could solve, in the worst case over parties and runs.
+
+Made by `python experiments/few_sites.py play`, then `table`.
 """
+LEAST = 3  # clients in a group that can be found
 
 
-def experiment(sizes: Sequence[int], setting: str, scheme: str, choose: bool) -> Any:
+def experiment(sizes: Sequence[int], setting: str, scheme: str, choose: bool, share: float) -> Any:
     """Describe one federation."""
     return parse_experiment(
         {
             "name": "few-sites",
-            "rounds": 1,
-            "participation": 0.5,
+            "rounds": 3,
+            "participation": share,
             "data": {
                 "dataset": "digits", "clients": sum(sizes), "groups": list(sizes), "per_label": 5,
                 "heterogeneity": setting,
             },
             "method": {"clusters": "auto" if choose else len(sizes)},
-            "scheme": {"kind": scheme, "key_bits": 2048},
+            "scheme": {"kind": scheme, "min_cluster": LEAST, "key_bits": 2048},
         }
     )  # fmt: skip
 
 
-def lines() -> list[dict[str, Any]]:
-    """Read what is stored."""
-    return [json.loads(line) for line in STORED.read_text().splitlines()] if STORED.exists() else []
-
-
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
     """Name a clustering."""
-    return (tuple(line["sizes"]), line["setting"], line["scheme"], line["choose"], line["seed"])
+    return (tuple(line["sizes"]), *(line[name] for name in ("setting", "scheme", "choose", "share", "seed")))
 
 
-def play(schemes: Sequence[str], seeds: int, choose: bool) -> None:
+def play(schemes: Sequence[str], seeds: Sequence[int], choose: bool) -> None:
     """Play what is not stored yet."""
-    known = {key(line) for line in lines()}
+    known = {key(line) for line in LINES.read()}
     made_by = provenance("cpu")
-    for scheme in schemes:
-        for setting in SETTINGS:
-            for sizes in SIZES:
-                for seed in range(seeds):
-                    about = {"sizes": sizes, "setting": setting, "scheme": scheme, "choose": choose}
-                    if key({**about, "seed": seed}) in known:
-                        continue
-                    found = cluster_experiment(experiment(sizes, setting, scheme, choose), seed)
-                    leak = found["leakage"]
-                    line = {
-                        **about,
-                        "seed": seed,
-                        "k": found["k"],
-                        "ari": round(found["ari_final"], 4),
-                        "sums": leak["client"]["sums"],
-                        "numbers": leak["client"]["numbers_per_client"],
-                        "over_fewer": leak["client"]["numbers_over_fewer"],
-                        "leverage": round(leak["client"]["leverage"], 4),
-                        "solved": max(party["solved"] for party in leak.values()),
-                        "noted": any("told apart" in note for note in found["notes"]),
-                        **made_by,
-                    }
-                    with STORED.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-            print(scheme, setting, "done", flush=True)
+    for scheme, seed, setting, share in itertools.product(schemes, seeds, SETTINGS, SHARES):
+        for sizes in SIZES:
+            about = {"sizes": sizes, "setting": setting, "scheme": scheme, "choose": choose, "share": share}
+            if key({**about, "seed": seed}) in known:
+                continue
+            found = cluster_experiment(experiment(sizes, setting, scheme, choose, share), seed)
+            leak = found["leakage"]
+            LINES.add(
+                {
+                    **about,
+                    "seed": seed,
+                    "k": found["k"],
+                    "ari": round(found["ari_final"], 4),
+                    "sums": leak["client"]["sums"],
+                    "numbers": leak["client"]["numbers_per_client"],
+                    "over_fewer": leak["client"]["numbers_over_fewer"],
+                    "leverage": round(leak["client"]["leverage"], 4),
+                    "solved": max(party["solved"] for party in leak.values()),
+                    "noted": any("told apart" in note for note in found["notes"]),
+                    **made_by,
+                }
+            )
+        print(scheme, "seed", seed, setting, share, "done", flush=True)
 
 
 def table() -> str:
     """Write the table of what is stored."""
     rows: dict[tuple[int, ...], list[dict[str, Any]]] = defaultdict(list)
-    for line in lines():
+    for line in LINES.read():
         if not line["choose"]:
             rows[tuple(line["sizes"])].append(line)
     columns = sorted({(line["scheme"], line["setting"]) for each in rows.values() for line in each})
-    head = ["clients", "groups", *(f"{scheme} {setting}" for scheme, setting in columns), "sums", "solved"]
+    head = ["clients", "groups", *(f"{scheme} {setting}" for scheme, setting in columns)]
+    head += ["noted", "sums", "solved"]
     text = [INTRODUCTION, "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    total = [0, 0]
+    possible: list[bool] = []
     for sizes in SIZES:
         if not (found := rows.get(tuple(sizes))):
             continue
         cells = []
         for column in columns:
-            some = [line for line in found if (line["scheme"], line["setting"]) == column]
-            right = sum(line["ari"] == 1.0 for line in some)
-            cells.append(f"{right} of {len(some)}" if some else "–")
-            if min(sizes) >= 3:
-                total[0], total[1] = total[0] + right, total[1] + len(some)
+            some = [line["ari"] == 1.0 for line in found if (line["scheme"], line["setting"]) == column]
+            cells.append(f"{sum(some)} of {len(some)}" if some else "–")
+            possible += some if min(sizes) >= LEAST else []
+        noted = f"{sum(line['noted'] for line in found)} of {len(found)}"
         worst = [str(max(line[name] for line in found)) for name in ("sums", "solved")]
-        text.append("| " + " | ".join([str(sum(sizes)), str(sizes)[1:-1], *cells, *worst]) + " |")
-    text.append(f"\nRight where every group has three clients or more: {total[0]} of {total[1]}.")
-    chosen = [line for line in lines() if line["choose"] and min(line["sizes"]) >= 3]
+        text.append("| " + " | ".join([str(sum(sizes)), str(sizes)[1:-1], *cells, noted, *worst]) + " |")
+    text.append(f"\nRight where every group has three clients or more: {sum(possible)} of {len(possible)}.")
+    chosen = [line for line in LINES.read() if line["choose"] and min(line["sizes"]) >= LEAST]
     if chosen:
         right = sum(line["k"] == len(line["sizes"]) for line in chosen)
         few = sum(line["k"] < len(line["sizes"]) for line in chosen)
         text.append(
-            f'\nWith `clusters = "auto"` K was right in {right} of {len(chosen)}, too small in {few}, too large '
-            f"in {len(chosen) - right - few}."
+            f'\nWith `clusters = "auto"` K was right in {right} of {len(chosen)}, too small in {few}, '
+            f"too large in {len(chosen) - right - few}."
         )
     return "\n".join(text) + "\n"
 
@@ -131,8 +133,8 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["play", "table"])
-    parser.add_argument("--schemes", nargs="+", default=["bfv", "secagg"])
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--schemes", nargs="+", default=["bfv", "secagg", "paillier"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--auto", action="store_true", help="let the session choose K")
     given = parser.parse_args()
     if given.what == "play":
