@@ -14,10 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flameche import __version__
 from flameche.training.device import device_name
 
-RECORDED = ("flameche", "torch", "numpy", "scikit-learn", "scipy", "pydantic")
+RECORDED = ("flameche", "numpy", "scikit-learn", "scipy", "pydantic")
 COMMIT = "FLAMECHE_COMMIT"  # names the commit where the code lies outside a git repository
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -50,7 +52,8 @@ def environment(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
 
 def versions(used: Sequence[str] = ()) -> dict[str, str]:
     """List the versions that a result depends on, also of the packages that it used beside the usual."""
-    found = {"python": platform.python_version()}
+    # torch names its build too ("+cpu", "+cu130"), which the package's metadata may leave out.
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in (*RECORDED, *used):
         try:
             found[name] = version(name)
