@@ -47,6 +47,11 @@ class Family(Protocol):
         ...
 
     @property
+    def moments(self) -> bool:
+        """Tell whether there are second moments among the statistics."""
+        ...
+
+    @property
     def size(self) -> int:
         """Count the statistics of a client: S."""
         ...
@@ -68,8 +73,12 @@ class Family(Protocol):
         """Give every client's log density under components that have these totals: [C K]."""
         ...
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Give the means of the components and the mass behind them, for merging."""
+    def log_prior(self, totals: Floats) -> float:
+        """Give the prior's part of what no step lowers, up to a constant; zero without a prior."""
+        ...
+
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Give totals [K S+1] to begin with, from the means of `count` clients each [K] alone."""
         ...
 
     def alike(self) -> Family:
@@ -111,13 +120,6 @@ def terms(family: Family, own: Blocks, resp: Floats) -> Floats:
 def m_step(sums: Floats, previous: Floats) -> Floats:
     """Take sums [K S+1] for the new totals (Eq. 3); a component without mass keeps its own."""
     return np.where(sums[:, -1:] > KNOWN, sums, previous)
-
-
-def join(totals: Floats, label: Ints, count: int) -> Floats:
-    """Merge components by label [R]: their totals add up [count S+1]."""
-    joined = np.zeros((count, totals.shape[1]))
-    np.add.at(joined, label, totals)
-    return joined
 
 
 def borrowed(sums: Floats, mass: Floats) -> tuple[Floats, Floats]:

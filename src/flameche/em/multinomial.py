@@ -28,6 +28,7 @@ class Multinomial:
 
     labels: int
     hard: ClassVar[bool] = False
+    moments: ClassVar[bool] = False
     scale: ClassVar[float] = NATS
 
     @property
@@ -61,12 +62,10 @@ class Multinomial:
         """Give the prior's part of what no step lowers, up to a constant."""
         return PRIOR * float(np.log(self.probabilities(totals)).sum())
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Give the shares of labels, one block, and the samples behind them."""
-        n = np.maximum(totals[:, : self.labels], 0.0)
-        mass = n.sum(axis=1, keepdims=True)
-        theta = np.divide(n, mass, out=np.zeros_like(n), where=mass > 0)
-        return Centroids(theta[:, None, :], mass)
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Take mean label counts, one block of any scale, as shares of so many samples of each client."""
+        n = np.maximum(centroids.theta[:, 0], 0.0)
+        return np.column_stack([count[:, None] * n / n.sum(axis=1, keepdims=True), count])
 
     def alike(self) -> Multinomial:
         """Give itself: its spread follows from its mean."""

@@ -32,6 +32,7 @@ class Directions:
 
     blocks: int
     features: int
+    moments: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -46,11 +47,13 @@ class Directions:
         """Give the weighted blocks and the weights."""
         return np.concatenate([_flat(own.x * own.weight[:, :, None]), own.weight], axis=1)
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Divide sums by weights."""
-        sums, mass = self.parts(totals)
-        theta = np.divide(sums, mass[:, :, None], out=np.zeros_like(sums), where=mass[:, :, None] > 0)
-        return Centroids(theta, mass)
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Turn means back into the sums that they come from: these are the statistics."""
+        return np.column_stack([_flat(centroids.theta * centroids.mass[:, :, None]), centroids.mass, count])
+
+    def log_prior(self, totals: Floats) -> float:
+        """Give nothing: there is no prior."""
+        return 0.0
 
     def parts(self, totals: Floats) -> tuple[Floats, Floats]:
         """Take totals apart: sums [K B F], mass [K B]."""

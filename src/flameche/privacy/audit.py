@@ -140,7 +140,7 @@ def solve(log: list[Any], own: bool) -> System:
 
 
 def equations(log: list[Any]) -> tuple[Floats, NDArray[np.int64]]:
-    """Write sums as rows of shares, mostly ones, a column for each client's term; and whose each column is."""
+    """Write sums as rows of shares, mostly ones, a column for each client's term; and whose each is."""
     column: dict[tuple[int, int], int] = {}
     terms = []
     for opening in log:

@@ -1,18 +1,19 @@
 """The guard of a federation's whole life: which sums may be opened, given everything opened before.
 
 A sum over a set of clients is a row of zeros and ones, a column for each client; where clients belong to a
-cluster in part, of these shares. Whoever opens sums can form every combination of their rows. So a client is solved as soon as some combination is that client
-alone, and a party that knows one client's term (a key holder knows its own) solves another as soon as some
-combination holds just these two. The guard keeps an orthonormal basis of all rows opened and refuses a sum
-that would let one client, or a pair, be solved; and any sum over fewer than `least` clients. Combinations
-of three and more are not searched for: finding the smallest support in a row space is hard in general.
+cluster in part, of these shares. Whoever opens sums can form every combination of their rows. So a client
+is solved as soon as some combination is that client alone, and a party that knows one client's term (a key
+holder knows its own) solves another as soon as some combination holds just these two. The guard keeps an
+orthonormal basis of all rows opened and refuses a sum that would let one client, or a pair, be solved; and
+any sum over fewer than `least` clients. Combinations of three and more are not searched for: finding the
+smallest support in a row space is hard in general.
 
 A client whose data drifted contributes other terms than before: another column. A client's old and new terms
 count as one client: a combination that holds just these two, or these and one other client's, is refused too.
 
-With shares, a client can follow from sums nearly: of one that counts in full and two that count an eighth,
-most is the first's. So their effective number, (sum w)^2 / sum w^2, must be `least`, and what is left unknown of
-a client, by itself or to one that knows its own term, at least `MARGIN`.
+With shares, a client can follow nearly: a sum of one that counts in full and two that count an eighth is
+mostly the first's. So their effective number, (sum w)^2 / sum w^2, must be `least`, and what is left unknown
+of a client, by itself or to one that knows its own term, at least `MARGIN`.
 
 Second moments and histograms tell more than sums: they need twice as many clients, and so does the
 difference of two sets over which second moments were opened, or of multiples of two rows of shares.

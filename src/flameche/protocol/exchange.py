@@ -51,20 +51,21 @@ class Exchange:
         self, what: str, terms: Floats, clients: Ints, share: Floats, kind: Kind = "sum"
     ) -> Floats:
         """Sum terms [n S] by the clients' shares in each cluster [n K], which the server knows; as `sums`."""
-        length = terms.shape[1]
-        sums = np.full((share.shape[1], length), np.nan)
-        wanted = share.any(axis=0)
-        members = [np.flatnonzero(column) for column in share.T]
+        length, count = terms.shape[1], share.shape[1]
+        sums = np.full((count, length), np.nan)
+        members = [np.flatnonzero(share[:, k]) for k in range(count)]
         admitted = [
             k
-            for k in np.flatnonzero(wanted).tolist()
-            if self.guard.admit(clients[members[k]], kind, share[members[k], k])
+            for k in range(count)
+            if len(members[k]) and self.guard.admit(clients[members[k]], kind, share[members[k], k])
         ]
-        self._ledger.summed("metadata", wanted, np.isin(np.arange(len(wanted)), admitted))
+        wanted = np.array([len(some) > 0 for some in members])
+        self._ledger.summed("metadata", wanted, np.isin(np.arange(count), admitted))
         if not admitted:
             return sums
-        who = np.flatnonzero(share[:, admitted].any(axis=1))
-        total = self._total(terms[who], share[np.ix_(who, admitted)], clients[who])
+        given = share[:, admitted]
+        who = np.flatnonzero(given.sum(axis=1))
+        total = self._total(terms[who], given[who], clients[who])
         if total is None:
             return sums
         sums[admitted] = total.reshape(len(admitted), length)

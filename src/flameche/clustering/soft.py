@@ -1,0 +1,148 @@
+"""A clustering session whose last stage is soft EM, in at most ten exchanges.
+
+    1-6   as in `clustering/session.py`, up to the sums of the hard clusters
+    7-9   EM over a mixture (`em/mixture.py`): every client tells its responsibilities, and contributes for
+    each component r_ik [t(x_i), l_i, 1], where l_i is its log-likelihood
+    10    how far clients are from the hard clusters' centroids
+
+The first E-step takes its parameters from the sums of the hard clusters, so it opens nothing.
+
+Who opens sums may work out clients from them if it knows how much of each is in them, and nobody can judge
+that without knowing it. So responsibilities are rounded to eighths and told in the clear, as the paper's
+clients tell their cluster, and a component's sum is a row of known weights to the guard. A component whose
+sum it refuses keeps its parameters; without any refused, no step lowers the likelihood but by rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flameche.clustering.session import Found, Session
+from flameche.em import leaves as splitting
+from flameche.em import mixture
+from flameche.em.families import FamilyName, make_family
+from flameche.em.gaussian import Full
+from flameche.em.mixture import Blocks, Family
+from flameche.em.significance import Choice
+from flameche.em.sketch import Sketch
+from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.metadata.extractors import Metadata
+from flameche.privacy.guard import Kind
+
+ITERATIONS = 3
+EIGHTHS = 8  # parts of one in which responsibilities are told
+ENOUGH = 10  # clients in each component, from which on components need not share one spread
+GAIN = 1e-6  # of the log-likelihood, a client's on average: less is none
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A family and its components' totals [K S+1]; clients' log-likelihoods on average, step by step."""
+
+    family: Family
+    totals: Floats
+    likelihoods: tuple[float, ...] = ()  # NaN where a component's sum was refused
+
+    def e_step(self, own: Blocks) -> tuple[Floats, Floats]:
+        """Compute responsibilities and log-likelihoods; with few clients, components share one spread."""
+        family = self.family if self.totals[:, -1].min() >= ENOUGH else self.family.alike()
+        return mixture.e_step(family, own, self.totals)
+
+    def told(self, metadata: Metadata, inside: Floats) -> Floats:
+        """Compute what clients with these metadata tell of their responsibilities in the end [n K].
+
+        inside [n K]: how much of their own is in the totals. With full covariances means are without it, as
+        in `em/hartigan.py`; with the other families that made no difference.
+        """
+        own = self.family.prepare(metadata.phi, metadata.counts)
+        family = replace(self.family, inside=inside) if isinstance(self.family, Full) else self.family
+        return in_eighths(replace(self, family=family).e_step(own)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftFound(Found):
+    """What a session found, with a mixture, and the responsibilities [n K] that clients told in the end."""
+
+    mixture: Mixture
+    resp: Floats
+
+
+class SoftSession(Session):
+    """A session that ends with a mixture; `metadata`: the clients', as they are."""
+
+    def __init__(self, *session: Any, metadata: Metadata, family: FamilyName) -> None:
+        super().__init__(*session)
+        self.metadata, self.family = metadata, family
+
+    def _refined(
+        self,
+        label: Ints,
+        centroids: Centroids,
+        sketch: Sketch,
+        leaves: splitting.Leaves,
+        of_leaf: Ints,
+        choice: Choice | None,
+    ) -> Found | None:
+        """Take EM steps from hard clusters."""
+        count = np.bincount(label).astype(np.float64)
+        if self.family == "full":
+            sums = np.zeros((len(count), sketch.size))
+            np.add.at(sums, of_leaf, leaves.count[:, None] * leaves.mean)
+            clusters = splitting.read_leaves(sums, count, splitting.root(sketch.variance, len(label)).scatter)
+            family: Family = Full.within(sketch, clusters)
+            start = Mixture(family, family.start(clusters.as_centroids(), count))
+        else:
+            family = make_family(self.family, *self.phi.shape[1:])
+            start = Mixture(family, family.start(centroids, count))
+        mixture, inside = self._em(start, np.eye(len(count))[label])
+        resp = self._tell(mixture.told(self.metadata, inside))
+        spread = self._spread(centroids, label)
+        return SoftFound(
+            *(centroids, resp.argmax(axis=1), inside, spread, sketch, len(leaves), choice),
+            mixture=mixture,
+            resp=resp,
+        )
+
+    def _tell(self, resp: Floats) -> Floats:
+        """Let clients tell their responsibilities."""
+        eighths = np.rint(EIGHTHS * resp).astype(np.int64)
+        return self.exchange.tell(self.clients, eighths, EIGHTHS + 1) / EIGHTHS
+
+    def _em(self, now: Mixture, inside: Floats) -> tuple[Mixture, Floats]:
+        """Take EM steps as long as responsibilities change and the likelihood grows; tell who is inside."""
+        family = now.family
+        own = family.prepare(self.metadata.phi, self.metadata.counts)
+        counted = np.column_stack([family.statistics(own), np.zeros(len(own)), np.ones(len(own))])
+        # The audit's names for terms that these are linear in: sketches, or metadata as prepared.
+        what = "sketches" if self.family == "full" else "means"
+        kind: Kind = "moments" if family.moments else "sum"
+        before, told, best, likelihoods = (now, inside), np.zeros(0), -np.inf, list[float]()
+        for _ in range(ITERATIONS):
+            resp, likelihood = now.e_step(own)
+            resp = self._tell(in_eighths(resp))
+            if np.array_equal(resp, told):
+                break
+            counted[:, -2] = np.clip(likelihood / family.scale, -1.0, 1.0)
+            sums = self.exchange.shared_sums(what, counted, self.clients, resp, kind)
+            likelihoods.append(family.scale * float(sums[resp.any(axis=0), -2].sum()) / len(own))
+            climbed = likelihoods[-1] + family.log_prior(now.totals) / len(own)
+            if climbed <= best + GAIN:
+                now, inside = before if climbed < best else (now, inside)
+                break
+            best = climbed if np.isfinite(climbed) else best
+            totals = mixture.m_step(np.nan_to_num(np.delete(sums, -2, axis=1)), now.totals)
+            before, now, told = (now, inside), replace(now, totals=totals), resp
+            inside = np.where(np.isfinite(sums[:, -1]), resp, inside)
+        return replace(now, likelihoods=tuple(likelihoods)), inside
+
+
+def in_eighths(resp: Floats) -> Floats:
+    """Round responsibilities [n K] to eighths, so that rows still sum to one: by largest remainders."""
+    parts = np.floor(EIGHTHS * resp)
+    left = np.rint(EIGHTHS - parts.sum(axis=1)).astype(np.int64)
+    rank = np.argsort(np.argsort(parts - EIGHTHS * resp, axis=1, kind="stable"), axis=1)
+    shares: Floats = (parts + (rank < left[:, None])) / EIGHTHS
+    return shares
