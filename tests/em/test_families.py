@@ -1,6 +1,7 @@
 """Mixtures of exponential families from totals alone: laws of EM, and each family against its own oracle."""
 
 import itertools
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -13,23 +14,36 @@ from sklearn.mixture import GaussianMixture
 
 from flameche.em import bessel, mixture
 from flameche.em.families import make_family
-from flameche.em.gaussian import FLOOR, LENGTH, Gaussian
-from flameche.em.mixture import KNOWN, Blocks, e_step, join, log_mixing, m_step, terms
+from flameche.em.gaussian import FARTHEST, FLOOR, NARROWEST, Full, Gaussian, deviation
+from flameche.em.leaves import read_leaves
+from flameche.em.mixture import KNOWN, Blocks, e_step, log_mixing, m_step, terms
 from flameche.em.multinomial import PRIOR, UNIT, Multinomial
-from flameche.em.spherical import Centroids, class_norm
+from flameche.em.sketch import moment_terms, projection, sketch_from
+from flameche.em.spherical import Centroids, class_norm, sample_weight
 from flameche.em.spherical import m_step as hard_m_step
 from flameche.em.spherical import statistics as hard_statistics
 from flameche.em.vmf import CLOSEST, Spherical, Vmf
-from flameche.rng import stream
 
-NAMES = ["vmf", "gaussian", "multinomial", "spherical"]
+NAMES = ["vmf", "gaussian", "multinomial", "spherical", "full"]
 TIED = ["vmf, tied", "gaussian, tied"]
 B, F = 4, 5
 
 
-def family(name, blocks=B, features=F, **options):
-    made = make_family(name.partition(",")[0], blocks, features, **options)
+def family(name, blocks=B, features=F):
+    if name == "full":
+        return full(blocks, features)
+    made = make_family(name.partition(",")[0], blocks, features)
     return made.alike() if "tied" in name else made
+
+
+def full(blocks=B, features=F, strength=2.0):
+    """A family of sketches of these clients' metadata, with a shared covariance that is not round."""
+    rng = np.random.default_rng(0)
+    matrix = projection(rng, blocks, features)
+    phi, counts = clients(0, blocks=blocks, features=features)
+    sketch = sketch_from(moment_terms(class_norm(phi), sample_weight(counts), matrix).sum(axis=0), matrix, 3)
+    turn = np.linalg.qr(rng.normal(size=(sketch.size, sketch.size)))[0]
+    return Full(sketch, turn * [0.1, 0.4, 0.9][: sketch.size] @ turn.T, strength)
 
 
 def clients(seed, n=30, groups=3, missing=0.0, noise=0.4, blocks=B, features=F):
@@ -54,7 +68,7 @@ def total(fam, own, resp):
 
 def objective(fam, own, totals):
     """What EM climbs: the log-likelihood, with the prior's part where there is one."""
-    return e_step(fam, own, totals)[1].sum() + getattr(fam, "log_prior", lambda _: 0.0)(totals)
+    return e_step(fam, own, totals)[1].sum() + fam.log_prior(totals)
 
 
 # Laws
@@ -107,15 +121,6 @@ def test_permuting_clients_or_components_permutes_responsibilities(name):
     assert np.allclose(e_step(fam, own.of(order), totals)[0], resp[order], atol=1e-12)
     turned, same = e_step(fam, own, totals[turn])
     assert np.allclose(turned, resp[:, turn], atol=1e-9) and np.allclose(same, likelihood)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_merging_components_is_adding_their_totals(name):
-    fam = family(name)
-    own, resp = fam.prepare(*clients(4, missing=0.3)), soft_start(4, 30, 4)
-    label = np.array([1, 0, 1, 1])
-    merged = join(total(fam, own, resp), label, 2)
-    assert np.allclose(merged, total(fam, own, resp @ np.eye(2)[label]))
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TIED])
@@ -212,8 +217,8 @@ def test_spherical_components_are_the_centroids_of_the_hard_m_step():
     totals = total(fam, own, np.eye(3)[part])
     hard = np.stack([hard_statistics(own.x, own.weight)[part == k].sum(axis=0) for k in range(3)])
     expected = hard_m_step(hard, Centroids(np.zeros((3, B, F)), np.zeros((3, B))))
-    assert np.allclose(fam.centroids(totals).theta, expected.theta)
-    assert np.allclose(fam.centroids(totals).mass, expected.mass)
+    for same in (fam, family("vmf")):
+        assert np.allclose(same.start(expected, hard[:, -1]), totals)
 
 
 def test_a_spherical_client_is_where_its_weighted_cosines_are_largest():
@@ -367,17 +372,84 @@ def test_tied_variances_are_those_within_components():
     assert np.allclose(variance, (1 + 1 + 4 + 4 + 16) / 5)
 
 
-def test_a_projection_is_one_matrix_for_every_class_and_client():
-    phi, counts = clients(14, features=8, missing=0.3)
-    fam = make_family("gaussian", B, 8, projection=3, seed=5)
-    matrix = stream(5, "projection").standard_normal((8, 3)) / np.sqrt(3)
-    own = fam.prepare(phi, counts)
-    assert np.allclose(own.x, LENGTH * class_norm(phi) @ matrix) and fam.size == 2 * B * 3 + B
-    assert (own.x[counts == 0] == 0).all()
-    assert make_family("gaussian", B, 8, projection=8).projection == 0
-    long = np.random.default_rng(0).normal(size=(1, 1, 400))
-    wide = make_family("gaussian", 1, 400, projection=200).prepare(long, np.array([[64]])).x
-    assert np.linalg.norm(wide) == pytest.approx(LENGTH, rel=0.15)  # lengths survive
+# Full covariances
+
+
+def sketched(y):
+    """Clients with these sketches, in standard deviations."""
+    return Blocks(y[:, None, :], np.ones((len(y), 1)))
+
+
+def test_every_iteration_with_full_covariances_is_scikit_learns():
+    rng = np.random.default_rng(4)
+    turn = rng.normal(size=(3, 3, 3))
+    y = np.concatenate([rng.normal(size=(40, 3)) @ turn[k] + 2 * rng.normal(size=3) for k in range(3)])
+    fam, own = full(strength=0.0), sketched(y)
+    totals = total(fam, own, soft_start(4, 120, 3))
+    for _ in range(15):
+        mean, covariance = fam.parameters(totals)
+        oracle = GaussianMixture(
+            3,
+            reg_covar=1e-15,
+            max_iter=1,
+            tol=0,
+            weights_init=totals[:, -1] / totals[:, -1].sum(),
+            means_init=mean,
+            precisions_init=np.linalg.inv(covariance),
+        )
+        with pytest.warns(match="did not converge"):
+            oracle.fit(y)
+        resp, likelihood = e_step(fam, own, totals)
+        assert likelihood.mean() == pytest.approx(oracle.lower_bound_, rel=1e-9)
+        totals = total(fam, own, resp)
+        mean, covariance = fam.parameters(totals)
+        assert np.allclose(mean, oracle.means_, atol=1e-8)
+        assert np.allclose(covariance, oracle.covariances_, atol=1e-8)
+        assert np.allclose(e_step(fam, own, totals)[0], oracle.predict_proba(y), atol=1e-7)
+
+
+def test_a_covariance_is_that_of_the_clients_and_of_some_more_that_lie_as_all_do():
+    fam, y = full(), np.random.default_rng(5).normal(size=(6, 3))
+    _, (covariance,) = fam.parameters(total(fam, sketched(y), np.ones((6, 1))))
+    assert np.allclose(covariance, (6 * np.cov(y.T, bias=True) + 2 * fam.shared) / 8)
+    _, (nobody,) = fam.parameters(np.zeros((1, fam.size + 1)))
+    assert np.allclose(nobody, fam.shared)
+
+
+def test_components_start_at_the_means_with_the_covariance_within_clusters():
+    sketch, label = full().sketch, np.arange(30) % 3
+    y = (np.random.default_rng(6).normal(size=(30, 3)) + 3 * np.eye(3)[label]) * deviation(sketch)
+    y -= y.mean(axis=0)
+    sums = np.stack([y[label == k].sum(axis=0) for k in range(3)])
+    clusters = read_leaves(sums, np.full(3, 10.0), y.T @ y)
+    fam = Full.within(sketch, clusters)
+    mean, covariance = fam.parameters(fam.start(clusters.as_centroids(), clusters.count))
+    x = y / deviation(sketch)
+    within = np.mean([np.cov(x[label == k].T, bias=True) for k in range(3)], axis=0)
+    assert np.allclose(fam.shared, within) and np.allclose(covariance, within)
+    assert np.allclose(mean, [x[label == k].mean(axis=0) for k in range(3)])
+    same = read_leaves(sums, np.full(3, 10.0), np.zeros((3, 3)))  # less than nothing is left within
+    assert np.allclose(np.linalg.eigvalsh(Full.within(sketch, same).shared), NARROWEST)
+
+
+def test_a_mean_without_the_clients_own_sketch_is_that_of_the_others():
+    fam, y = full(), np.random.default_rng(7).normal(size=(8, 3))
+    resp = np.eye(2)[np.arange(8) % 2] * 0.75 + 0.125
+    totals = total(fam, sketched(y), resp)
+    density = replace(fam, inside=resp).log_density(sketched(y), totals)
+    _, covariance = fam.parameters(totals)
+    for i, k in itertools.product(range(8), range(2)):
+        others = np.arange(8) != i
+        mean = np.average(y[others], axis=0, weights=resp[others, k])
+        assert density[i, k] == pytest.approx(stats.multivariate_normal(mean, covariance[k]).logpdf(y[i]))
+
+
+def test_a_sketch_far_from_all_counts_as_less_far():
+    fam = full()
+    phi, counts = clients(0)
+    fam = replace(fam, sketch=replace(fam.sketch, variance=1e-6 * fam.sketch.variance))
+    x = fam.prepare(phi, counts).x
+    assert np.abs(x).max() == FARTHEST and np.abs(fam.statistics(fam.prepare(phi, counts))).max() <= 64
 
 
 # Multinomial
