@@ -5,7 +5,10 @@
     each component r_ik [t(x_i), l_i, 1], where l_i is its log-likelihood
     10    how far clients are from the hard clusters' centroids
 
-The first E-step takes its parameters from the sums of the hard clusters, so it opens nothing.
+EM starts from the hard clusters after their E-step, with parameters that follow from their sums where the
+guard opens no others. In the last E-step, after which clients know where they belong, each takes its own part
+out of the means, as in hard ones (`em/hartigan.py`): EM by itself keeps a client of a small cluster there,
+right or wrong.
 
 Who opens sums may work out clients from them if it knows how much of each is in them, and nobody can judge
 that without knowing it. So responsibilities are rounded to eighths and told in the clear, as the paper's
@@ -32,7 +35,7 @@ from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.metadata.extractors import Metadata
 from flameche.privacy.guard import Kind
 
-ITERATIONS = 3
+STEPS = 3  # M-steps
 EIGHTHS = 8  # parts of one in which responsibilities are told
 ENOUGH = 10  # clients in each component, from which on components need not share one spread
 GAIN = 1e-6  # of the log-likelihood, a client's on average: less is none
@@ -46,20 +49,18 @@ class Mixture:
     totals: Floats
     likelihoods: tuple[float, ...] = ()  # NaN where a component's sum was refused
 
-    def e_step(self, own: Blocks) -> tuple[Floats, Floats]:
+    def e_step(self, own: Blocks, inside: Floats | None = None) -> tuple[Floats, Floats]:
         """Compute responsibilities and log-likelihoods; with few clients, components share one spread."""
         family = self.family if self.totals[:, -1].min() >= ENOUGH else self.family.alike()
-        return mixture.e_step(family, own, self.totals)
+        return mixture.e_step(family, own, self.totals, inside)
 
     def told(self, metadata: Metadata, inside: Floats) -> Floats:
-        """Compute what clients with these metadata tell of their responsibilities in the end [n K].
+        """Compute what clients with these metadata tell of their responsibilities [n K].
 
-        inside [n K]: how much of their own is in the totals. With full covariances means are without it, as
-        in `em/hartigan.py`; with the other families that made no difference.
+        inside [n K]: how much of their own is in the totals, which is taken out of means.
         """
         own = self.family.prepare(metadata.phi, metadata.counts)
-        family = replace(self.family, inside=inside) if isinstance(self.family, Full) else self.family
-        return in_eighths(replace(self, family=family).e_step(own)[0])
+        return in_eighths(self.e_step(own, inside)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,10 @@ class SoftSession(Session):
         else:
             family = make_family(self.family, *self.phi.shape[1:])
             start = Mixture(family, family.start(centroids, count))
-        mixture, inside = self._em(start, np.eye(len(count))[label])
+        hot = np.eye(len(count))
+        if (moved := self._e_step(centroids, hot[label])).min() < 0:
+            return None
+        mixture, inside = self._em(start, hot[label], hot[moved])
         resp = self._tell(mixture.told(self.metadata, inside))
         spread = self._spread(centroids, label)
         return SoftFound(
@@ -111,31 +115,37 @@ class SoftSession(Session):
         eighths = np.rint(EIGHTHS * resp).astype(np.int64)
         return self.exchange.tell(self.clients, eighths, EIGHTHS + 1) / EIGHTHS
 
-    def _em(self, now: Mixture, inside: Floats) -> tuple[Mixture, Floats]:
-        """Take EM steps as long as responsibilities change and the likelihood grows; tell who is inside."""
+    def _em(self, now: Mixture, inside: Floats, told: Floats) -> tuple[Mixture, Floats]:
+        """Take EM steps as long as responsibilities change and the likelihood grows.
+
+        inside [n K]: how much of each client is in the totals, at first, and as it is in the end; told [n K]:
+        the responsibilities to begin with.
+        """
         family = now.family
         own = family.prepare(self.metadata.phi, self.metadata.counts)
         counted = np.column_stack([family.statistics(own), np.zeros(len(own)), np.ones(len(own))])
         # The audit's names for terms that these are linear in: sketches, or metadata as prepared.
         what = "sketches" if self.family == "full" else "means"
         kind: Kind = "moments" if family.moments else "sum"
-        before, told, best, likelihoods = (now, inside), np.zeros(0), -np.inf, list[float]()
-        for _ in range(ITERATIONS):
-            resp, likelihood = now.e_step(own)
-            resp = self._tell(in_eighths(resp))
-            if np.array_equal(resp, told):
-                break
-            counted[:, -2] = np.clip(likelihood / family.scale, -1.0, 1.0)
-            sums = self.exchange.shared_sums(what, counted, self.clients, resp, kind)
-            likelihoods.append(family.scale * float(sums[resp.any(axis=0), -2].sum()) / len(own))
-            climbed = likelihoods[-1] + family.log_prior(now.totals) / len(own)
-            if climbed <= best + GAIN:
-                now, inside = before if climbed < best else (now, inside)
-                break
-            best = climbed if np.isfinite(climbed) else best
+        before, best, likelihoods = (now, inside), -np.inf, list[float]()
+        for step in range(STEPS):
+            if step:
+                resp, likelihood = now.e_step(own)
+                counted[:, -2] = np.clip(likelihood / family.scale, -1.0, 1.0)
+                if np.array_equal(resp := self._tell(in_eighths(resp)), told):
+                    break
+                told = resp
+            sums = self.exchange.shared_sums(what, counted, self.clients, told, kind)
+            if step:
+                likelihoods.append(family.scale * float(sums[told.any(axis=0), -2].sum()) / len(own))
+                climbed = likelihoods[-1] + family.log_prior(now.totals) / len(own)
+                if climbed <= best + GAIN:
+                    now, inside = before if climbed < best else (now, inside)
+                    break
+                best = climbed if np.isfinite(climbed) else best
+            before = now, inside
             totals = mixture.m_step(np.nan_to_num(np.delete(sums, -2, axis=1)), now.totals)
-            before, now, told = (now, inside), replace(now, totals=totals), resp
-            inside = np.where(np.isfinite(sums[:, -1]), resp, inside)
+            now, inside = replace(now, totals=totals), np.where(np.isfinite(sums[:, -1]), told, inside)
         return replace(now, likelihoods=tuple(likelihoods)), inside
 
 

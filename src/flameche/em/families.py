@@ -14,10 +14,11 @@ FamilyName = Literal["full", "vmf", "gaussian", "multinomial", "spherical"]
 
 def make_family(name: FamilyName, blocks: int, features: int) -> Family:
     """Make a family for metadata of this shape; "full" is of sketches (`Full.within`)."""
+    if name == "full" or (name == "multinomial" and blocks > 1):
+        what = "sketches from a clustering session" if name == "full" else "label counts, one block"
+        raise ValueError(f'the family "{name}" is of {what}')
     if name == "multinomial":
-        return Multinomial(blocks if blocks > 1 else features)  # one block: label counts are the metadata
+        return Multinomial(features)
     if name == "gaussian":
         return Gaussian(blocks, features)
-    if name == "full":
-        raise ValueError("a full covariance is of sketches, which come from a clustering session")
     return Vmf(blocks, features) if name == "vmf" else Spherical(blocks, features)

@@ -4,7 +4,7 @@
 q + q (q + 1) / 2 numbers. What few clients tell of a covariance is little, so each is shrunk towards one that
 all components share, as the mode under an inverse Wishart prior is (Fraley and Raftery, "Bayesian
 regularization for normal mixture estimation and model-based clustering", Journal of Classification 24,
-2007). The shared one, of clients within hard clusters, follows from the sums that these were found by.
+2007). How wide that is follows from the sums that hard clusters were found by.
 
 `Gaussian` has [w x, w x^2, w] block by block. A variance is never below `FLOOR`, which is what maximum
 likelihood under that constraint gives: the likelihood still never falls. Blocks are class means scaled to
@@ -29,7 +29,7 @@ FLOOR = 2e-6  # of a variance, for blocks of length 4: above what fixed point of
 LENGTH = 4.0
 NATS = 16.0  # a log density a coordinate, at most
 FARTHEST = 7.0  # standard deviations of a sketch along an axis, at most: of all clients, so that squares fit
-NARROWEST = 1e-3  # the shared covariance's least variance, of that of all clients along an axis
+NARROWEST = 1e-3  # the shared covariance's least variance, of that of all clients along all axes
 FULL_NATS = 64.0  # a log density a number of a sketch, at most
 
 
@@ -64,12 +64,14 @@ class Gaussian:
         parts = [(own.x * weight).reshape(many), (own.x**2 * weight).reshape(many), own.weight]
         return np.concatenate(parts, axis=1)
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Add up the log densities of a client's coordinates, by the weights of their classes."""
         mean, variance, known = self.parameters(totals)
-        density = np.empty((len(own), len(totals)))
+        density, mass = np.empty((len(own), len(totals))), self._parts(totals)[2]
         for k in range(len(totals)):  # a difference before its square: nothing cancels
-            away = (own.x - mean[k]) ** 2 / variance[k] + np.log(2 * np.pi * variance[k])
+            part = own.weight * (0.0 if inside is None else inside[:, [k]])
+            gap = (own.x - mean[k]) * others(mass[k], part)[:, :, None]
+            away = gap**2 / variance[k] + np.log(2 * np.pi * variance[k])
             density[:, k] = -0.5 * (away.sum(axis=2) * own.weight) @ known[k]
         return density
 
@@ -114,25 +116,24 @@ class Gaussian:
 class Full:
     """A Gaussian with full covariance for each component, of sketches in standard deviations of all clients.
 
-    shared [q q]: the covariance within hard clusters, in these units; strength: the clients it counts as.
-    inside [C K]: how much of each client's own sketch is in each mean, and is to be taken out of it.
+    shared [q q]: a covariance, in these units; strength: how many clients it counts as.
     """
 
     sketch: Sketch
     shared: Floats
     strength: float
-    inside: Floats | None = None
     hard: ClassVar[bool] = False
     moments: ClassVar[bool] = True
 
     @classmethod
     def within(cls, sketch: Sketch, clusters: Leaves) -> Full:
-        """Make the family whose shared covariance is that of clients within these clusters."""
-        unit = deviation(sketch)
-        scatter = clusters.scatter / max(clusters.count.sum(), 1.0) / np.outer(unit, unit)
-        values, vectors = np.linalg.eigh(scatter)
-        shared = (vectors * np.maximum(values, NARROWEST)) @ vectors.T
-        return cls(sketch, shared, float(sketch.size))
+        """Make the family whose shared covariance is as wide as these clusters, and round before scaling.
+
+        Of few clients, one in the wrong cluster makes their covariance widest where it tells clusters apart.
+        """
+        width = float(np.trace(clusters.scatter)) / max(float(clusters.count.sum()), 1.0) / sketch.size
+        least = NARROWEST * float(sketch.variance.mean())
+        return cls(sketch, np.diag(max(width, least) / deviation(sketch) ** 2), float(sketch.size))
 
     @property
     def size(self) -> int:
@@ -156,11 +157,11 @@ class Full:
         rows, columns = np.triu_indices(y.shape[1])
         return np.column_stack([y, y[:, rows] * y[:, columns]])
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Give the log densities of sketches."""
         y, (mean, covariance) = own.x[:, 0], self.parameters(totals)
-        density, n = np.empty((len(y), len(mean))), totals[:, -1]
-        stretch = np.ones_like(density) if self.inside is None else n / np.maximum(n - self.inside, NARROWEST)
+        density = np.empty((len(y), len(mean)))
+        stretch = others(totals[:, -1], np.zeros_like(density) if inside is None else inside)
         for k, (values, vectors) in enumerate(map(np.linalg.eigh, covariance)):
             spread = np.maximum(values, FLOOR)
             away = ((y - mean[k]) @ vectors) ** 2 / spread * stretch[:, k, None] ** 2
@@ -193,6 +194,13 @@ class Full:
     def alike(self) -> Full:
         """Give itself: what few clients can tell, the prior sees to."""
         return self
+
+
+def others(mass: Floats, part: Floats) -> Floats:
+    """Tell by how much a mean over `mass` is farther from a client if its own part is taken out."""
+    left = mass - part
+    stretch: Floats = np.where(left > KNOWN, mass / np.maximum(left, KNOWN), 1.0)
+    return stretch
 
 
 def deviation(sketch: Sketch) -> Floats:

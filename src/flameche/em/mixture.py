@@ -69,8 +69,11 @@ class Family(Protocol):
         """Write each client's sufficient statistics t(x) [C S]."""
         ...
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
-        """Give every client's log density under components that have these totals: [C K]."""
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
+        """Give every client's log density under components that have these totals: [C K].
+
+        inside [C K]: how much of each client's own statistics is in the totals; it is taken out of the means.
+        """
         ...
 
     def log_prior(self, totals: Floats) -> float:
@@ -96,12 +99,15 @@ def log_mixing(totals: Floats) -> Floats:
     return logs
 
 
-def e_step(family: Family, own: Blocks, totals: Floats) -> tuple[Floats, Floats]:
+def e_step(
+    family: Family, own: Blocks, totals: Floats, inside: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Compute responsibilities (Eq. 2) and log-likelihoods: [C K], rows that sum to one, and [C].
 
-    In a hard family the densest component takes all, the first of equals, whatever its mass.
+    In a hard family the densest component takes all, the first of equals, whatever its mass. inside [C K]:
+    how much of each client's own is in the totals, where means are to be without it (`em/hartigan.py`).
     """
-    density = family.log_density(own, totals)
+    density = family.log_density(own, totals, inside)
     if family.hard:
         density = np.where(np.isneginf(log_mixing(totals)), -np.inf, density)
         return np.eye(len(totals))[density.argmax(axis=1)], density.max(axis=1)

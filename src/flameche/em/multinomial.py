@@ -37,19 +37,27 @@ class Multinomial:
         return self.labels
 
     def prepare(self, phi: Floats, counts: Ints) -> Blocks:
-        """Take the counts as one block: the samples behind the blocks, or label counts as metadata."""
-        table = phi if counts.shape[1] == 1 else counts[:, None, :].astype(np.float64)
-        return Blocks(table, np.ones((len(table), 1)))
+        """Take label counts as they are: metadata of one block."""
+        return Blocks(phi, np.ones((len(phi), 1)))
 
     def statistics(self, own: Blocks) -> Floats:
         """Give the counts."""
         return own.x[:, 0] / UNIT
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Give the log probability of a client's counts, among all ways to draw as many samples."""
         n = own.x[:, 0]
         ways = gammaln(n.sum(axis=1) + 1) - gammaln(n + 1).sum(axis=1)
-        logs: Floats = n @ np.log(self.probabilities(totals)).T + ways[:, None]
+        logs: Floats
+        if inside is None:
+            logs = n @ np.log(self.probabilities(totals)).T + ways[:, None]
+            return logs
+        others = (
+            totals[None]
+            - inside[:, :, None] * np.column_stack([self.statistics(own), np.ones(len(n))])[:, None]
+        )
+        p = self.probabilities(others.reshape(-1, totals.shape[1])).reshape(*inside.shape, -1)
+        logs = np.einsum("cl,ckl->ck", n, np.log(p)) + ways[:, None]
         return logs
 
     def probabilities(self, totals: Floats) -> Floats:
