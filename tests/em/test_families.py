@@ -416,7 +416,7 @@ def test_a_covariance_is_that_of_the_clients_and_of_some_more_that_lie_as_all_do
     assert np.allclose(nobody, fam.shared)
 
 
-def test_components_start_at_the_means_with_the_covariance_within_clusters():
+def test_components_start_at_the_means_as_wide_as_clusters_and_round():
     sketch, label = full().sketch, np.arange(30) % 3
     y = (np.random.default_rng(6).normal(size=(30, 3)) + 3 * np.eye(3)[label]) * deviation(sketch)
     y -= y.mean(axis=0)
@@ -424,24 +424,52 @@ def test_components_start_at_the_means_with_the_covariance_within_clusters():
     clusters = read_leaves(sums, np.full(3, 10.0), y.T @ y)
     fam = Full.within(sketch, clusters)
     mean, covariance = fam.parameters(fam.start(clusters.as_centroids(), clusters.count))
-    x = y / deviation(sketch)
-    within = np.mean([np.cov(x[label == k].T, bias=True) for k in range(3)], axis=0)
-    assert np.allclose(fam.shared, within) and np.allclose(covariance, within)
-    assert np.allclose(mean, [x[label == k].mean(axis=0) for k in range(3)])
-    same = read_leaves(sums, np.full(3, 10.0), np.zeros((3, 3)))  # less than nothing is left within
-    assert np.allclose(np.linalg.eigvalsh(Full.within(sketch, same).shared), NARROWEST)
+    width = np.mean([y[label == k].var(axis=0).sum() for k in range(3)]) / 3
+    scale = np.outer(deviation(sketch), deviation(sketch))
+    assert np.allclose(covariance * scale, width * np.eye(3), atol=1e-9 * width)
+    assert np.allclose(mean * deviation(sketch), [y[label == k].mean(axis=0) for k in range(3)])
+    nothing = read_leaves(sums, np.full(3, 10.0), np.zeros((3, 3)))  # less than nothing is left within
+    assert np.allclose(
+        np.diag(Full.within(sketch, nothing).shared * scale), NARROWEST * sketch.variance.mean()
+    )
 
 
-def test_a_mean_without_the_clients_own_sketch_is_that_of_the_others():
-    fam, y = full(), np.random.default_rng(7).normal(size=(8, 3))
-    resp = np.eye(2)[np.arange(8) % 2] * 0.75 + 0.125
-    totals = total(fam, sketched(y), resp)
-    density = replace(fam, inside=resp).log_density(sketched(y), totals)
-    _, covariance = fam.parameters(totals)
-    for i, k in itertools.product(range(8), range(2)):
-        others = np.arange(8) != i
-        mean = np.average(y[others], axis=0, weights=resp[others, k])
-        assert density[i, k] == pytest.approx(stats.multivariate_normal(mean, covariance[k]).logpdf(y[i]))
+@pytest.mark.parametrize("name", NAMES)
+def test_means_without_the_clients_own_part_are_those_of_the_others(name):
+    fam, resp = family(name), soft_start(8, 12, 2)
+    if fam.hard:
+        resp = np.eye(2)[resp.argmax(axis=1)]
+    own = fam.prepare(*clients(8, n=12))
+    totals = total(fam, own, resp)
+    found = fam.log_density(own, totals, resp)
+    others = np.arange(12) != np.arange(12)[:, None]
+    left = np.stack([total(fam, own.of(np.flatnonzero(o)), resp[o]) for o in others])
+    for i in range(12):
+        mine, rest = own.of(np.array([i])), left[i]
+        if name in ("vmf", "full", "gaussian"):  # only means are without it, spreads are as they were
+            rest = swapped(name, fam, totals, rest)
+        assert np.allclose(found[i], fam.log_density(mine, rest)[0], rtol=1e-6), i
+    assert not np.allclose(found, fam.log_density(own, totals))
+
+
+def swapped(name, fam, totals, rest):
+    """Give totals with the means of `rest` and the spreads of `totals`."""
+    if name == "full":
+        mean, (_, covariance) = fam.parameters(rest)[0], fam.parameters(totals)
+        n = totals[:, [-1]]
+        scatter = (n[:, :, None] + fam.strength) * covariance - fam.strength * fam.shared
+        second = scatter + n[:, :, None] * mean[:, :, None] * mean[:, None, :]
+        rows, columns = np.triu_indices(3)
+        return np.column_stack([n * mean, second[:, rows, columns], n])
+    if name == "gaussian":
+        _, variance, _ = fam.parameters(totals)
+        mean, mass = fam.parameters(rest)[0], totals[:, -1 - B : -1, None]
+        many = (len(totals), -1)
+        second = ((variance + mean**2) * mass).reshape(many)
+        return np.column_stack([(mean * mass).reshape(many), second, mass[:, :, 0], totals[:, -1]])
+    mu, length = fam.means(rest)[0], fam.means(totals)[1]
+    mass = totals[:, -1 - B : -1]
+    return np.column_stack([(mu * (length * mass)[:, :, None]).reshape(len(mu), -1), mass, totals[:, -1]])
 
 
 def test_a_sketch_far_from_all_counts_as_less_far():
@@ -481,6 +509,10 @@ def test_label_counts_given_as_metadata_are_the_counts():
     assert fam == make_family("multinomial", 3, 84) == Multinomial(3)
     own, same = fam.prepare(*as_metadata), fam.prepare(np.zeros((2, 3, 84)), counts)
     assert np.array_equal(own.x, same.x) and np.array_equal(fam.statistics(own), counts / UNIT)
+    one = Centroids(np.array([[[0.6, 0.2, 0.0]]]), np.ones((1, 1)))
+    two = Centroids(np.zeros((1, 3, 84)), np.array([[1.5, 0.5, 0.0]]))
+    for centroids in (one, two):
+        assert np.allclose(fam.start(centroids, np.array([4.0])), [[3, 1, 0, 4]])
 
 
 def test_two_kinds_of_labels_are_told_apart():
@@ -506,7 +538,7 @@ def test_responsibilities_are_bayes_rule():
     class Given:
         hard = False
 
-        def log_density(self, own, totals):
+        def log_density(self, own, totals, inside=None):
             return np.array([[-1000.0, -1001.0], [5.0, -np.inf]])
 
     resp, likelihood = e_step(Given(), None, np.array([[0, 3.0], [0, 1.0]]))

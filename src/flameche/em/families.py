@@ -14,11 +14,10 @@ FamilyName = Literal["full", "vmf", "gaussian", "multinomial", "spherical"]
 
 def make_family(name: FamilyName, blocks: int, features: int) -> Family:
     """Make a family for metadata of this shape; "full" is of sketches (`Full.within`)."""
-    if name == "full" or (name == "multinomial" and blocks > 1):
-        what = "sketches from a clustering session" if name == "full" else "label counts, one block"
-        raise ValueError(f'the family "{name}" is of {what}')
+    if name == "full":
+        raise ValueError('the family "full" is of sketches, which come from a clustering session')
     if name == "multinomial":
-        return Multinomial(features)
+        return Multinomial(blocks if blocks > 1 else features)  # one block: label counts are the metadata
     if name == "gaussian":
         return Gaussian(blocks, features)
     return Vmf(blocks, features) if name == "vmf" else Spherical(blocks, features)

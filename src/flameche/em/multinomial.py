@@ -37,8 +37,9 @@ class Multinomial:
         return self.labels
 
     def prepare(self, phi: Floats, counts: Ints) -> Blocks:
-        """Take label counts as they are: metadata of one block."""
-        return Blocks(phi, np.ones((len(phi), 1)))
+        """Take the counts as one block: the samples behind the blocks, or label counts as metadata."""
+        table = phi if counts.shape[1] == 1 else counts[:, None, :].astype(np.float64)
+        return Blocks(table, np.ones((len(table), 1)))
 
     def statistics(self, own: Blocks) -> Floats:
         """Give the counts."""
@@ -71,8 +72,8 @@ class Multinomial:
         return PRIOR * float(np.log(self.probabilities(totals)).sum())
 
     def start(self, centroids: Centroids, count: Floats) -> Floats:
-        """Take mean label counts, one block of any scale, as shares of so many samples of each client."""
-        n = np.maximum(centroids.theta[:, 0], 0.0)
+        """Take mean label counts of any scale, or what is behind blocks, as shares of labels."""
+        n = np.maximum(centroids.theta[:, 0] if centroids.mass.shape[1] == 1 else centroids.mass, 0.0)
         return np.column_stack([count[:, None] * n / n.sum(axis=1, keepdims=True), count])
 
     def alike(self) -> Multinomial:
