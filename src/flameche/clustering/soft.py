@@ -1,19 +1,18 @@
-"""A clustering session whose last stage is soft EM, in at most ten exchanges.
+"""A clustering session whose last stage is soft EM, in at most ten exchanges (above 8 clusters, twelve).
 
     1-6   as in `clustering/session.py`, up to the sums of the hard clusters
     7-9   EM over a mixture (`em/mixture.py`): every client tells its responsibilities, and contributes for
     each component r_ik [t(x_i), l_i, 1], where l_i is its log-likelihood
     10    how far clients are from the hard clusters' centroids
 
-EM starts from the hard clusters after their E-step, with parameters that follow from their sums where the
-guard opens no others. In the last E-step, after which clients know where they belong, each takes its own part
-out of the means, as in hard ones (`em/hartigan.py`): EM by itself keeps a client of a small cluster there,
-right or wrong.
+EM starts from the hard clusters after their E-step; a component whose sum the guard refuses keeps the
+parameters that follow from the sums before. In the last E-step, after which clients know where they belong,
+each takes its own part out of the means, as in hard ones (`em/hartigan.py`): EM by itself keeps a client of
+a small cluster there, right or wrong.
 
-Who opens sums may work out clients from them if it knows how much of each is in them, and nobody can judge
-that without knowing it. So responsibilities are rounded to eighths and told in the clear, as the paper's
-clients tell their cluster, and a component's sum is a row of known weights to the guard. A component whose
-sum it refuses keeps its parameters; without any refused, no step lowers the likelihood but by rounding.
+What sums give away can be judged only by who knows how much of each client is in them. So responsibilities
+are rounded to eighths and told in the clear, as the paper's clients tell their cluster, and a component's
+sum is a row of known weights to the guard. But for rounding and refused sums, no step lowers the likelihood.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from flameche.em.mixture import Blocks, Family
 from flameche.em.significance import Choice
 from flameche.em.sketch import Sketch
 from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.em.vmf import Directions
 from flameche.metadata.extractors import Metadata
 from flameche.privacy.guard import Kind
 
@@ -94,21 +94,17 @@ class SoftSession(Session):
             np.add.at(sums, of_leaf, leaves.count[:, None] * leaves.mean)
             clusters = splitting.read_leaves(sums, count, splitting.root(sketch.variance, len(label)).scatter)
             family: Family = Full.within(sketch, clusters)
-            start = Mixture(family, family.start(clusters.as_centroids(), count))
+            totals = family.start(clusters.as_centroids(), count)
         else:
             family = make_family(self.family, *self.phi.shape[1:])
-            start = Mixture(family, family.start(centroids, count))
+            totals = family.start(centroids, count)
         hot = np.eye(len(count))
         if (moved := self._e_step(centroids, hot[label])).min() < 0:
             return None
-        mixture, inside = self._em(start, hot[label], hot[moved])
+        mixture, inside = self._em(Mixture(family, totals), hot[label], hot[moved])
         resp = self._tell(mixture.told(self.metadata, inside))
-        spread = self._spread(centroids, label)
-        return SoftFound(
-            *(centroids, resp.argmax(axis=1), inside, spread, sketch, len(leaves), choice),
-            mixture=mixture,
-            resp=resp,
-        )
+        found = centroids, resp.argmax(axis=1), inside, self._spread(centroids, label), sketch, len(leaves)
+        return SoftFound(*found, choice, mixture=mixture, resp=resp)
 
     def _tell(self, resp: Floats) -> Floats:
         """Let clients tell their responsibilities."""
@@ -128,7 +124,8 @@ class SoftSession(Session):
         what = "sketches" if self.family == "full" else "means"
         kind: Kind = "moments" if family.moments else "sum"
         before, best, likelihoods = (now, inside), -np.inf, list[float]()
-        for step in range(STEPS):
+        known = isinstance(family, Directions) and np.array_equal(told, inside)  # by the sums of clusters
+        for step in range(int(known), STEPS):
             if step:
                 resp, likelihood = now.e_step(own)
                 counted[:, -2] = np.clip(likelihood / family.scale, -1.0, 1.0)

@@ -80,18 +80,18 @@ class Soft(FlamecheSketch):
 
     def _nearest(self, clients: Ints) -> Ints:
         """Find the likeliest components of clients [n]."""
-        assert self.mixture is not None
-        label: Ints = self._told_by(self.mixture, clients).argmax(axis=1)
+        label: Ints = self._responsibilities(clients).argmax(axis=1)
         return label
 
-    def _told_by(self, mixture: Mixture, clients: Ints) -> Floats:
-        return mixture.told(self.metadata.of(clients), self.inside[clients])
+    def _responsibilities(self, clients: Ints) -> Floats:
+        assert self.mixture is not None
+        return self.mixture.told(self.metadata.of(clients), self.inside[clients])
 
     def _place(self, clients: Ints) -> None:
         """Let clients [n] take an E-step, and tell all their responsibilities where these are needed."""
         super()._place(clients)
         if self.weighted and self.mixture is not None and len(clients):
-            self.resp[clients] = self._told_by(self.mixture, clients)
+            self.resp[clients] = self._responsibilities(clients)
             self.world.ledger.sent("assignment", clients, self.clusters)
 
     def _share(self, participants: Ints) -> Floats | None:
@@ -99,10 +99,13 @@ class Soft(FlamecheSketch):
 
     def drift(self, clients: Ints, metadata: Metadata) -> None:
         """Give clients [n] new metadata; they find their cluster anew when they next take part."""
-        phi, counts = self.metadata.phi.copy(), self.metadata.counts.copy()
-        phi[clients], counts[clients] = metadata.phi, metadata.counts
-        self.metadata = Metadata(phi, counts)
+        self._renew(clients, metadata.phi, metadata.counts)
         super().drift(clients, metadata)
+
+    def _renew(self, clients: Ints, phi: Floats, counts: Ints) -> None:
+        own = Metadata(self.metadata.phi.copy(), self.metadata.counts.copy())  # the world's stay as they are
+        own.phi[clients], own.counts[clients] = phi, counts
+        self.metadata = own
 
     def finish(self) -> Outcome:
         """Take a last E-step over all clients; a newcomer could not use the centroids, so none are kept."""
@@ -124,16 +127,14 @@ class Soft(FlamecheSketch):
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         super().restore(arrays)
-        self.resp = arrays["resp"].astype(np.float64)
-        who, known = np.flatnonzero(self.drifted), self.metadata
-        phi, counts = known.phi.copy(), known.counts.copy()
-        phi[who], counts[who] = arrays["drift/own"], arrays["drift/counts"]
-        self.metadata = Metadata(phi, counts)
-        if "totals" in arrays:
-            numbers = {name: array.astype(np.float64) for name, array in arrays.items()}
+        number = {name: array.astype(np.float64) for name, array in arrays.items() if array.dtype.kind == "f"}
+        self.resp = number["resp"]
+        counts = arrays["drift/counts"].astype(np.int64)
+        self._renew(np.flatnonzero(self.drifted), number["drift/own"], counts)
+        if "totals" in number:
             if self.family == "full":
-                sketch = Sketch(*(numbers[f"sketch/{f.name}"] for f in fields(Sketch)))
-                family: Family = Full(sketch, numbers["shared"], float(sketch.size))
+                sketch = Sketch(*(number[f"sketch/{f.name}"] for f in fields(Sketch)))
+                family: Family = Full(sketch, number["shared"], float(sketch.size))
             else:
                 family = make_family(self.family, *self.cohort.blocks)
-            self.mixture = Mixture(family, numbers["totals"], tuple(numbers["likelihoods"].tolist()))
+            self.mixture = Mixture(family, number["totals"], tuple(number["likelihoods"].tolist()))
