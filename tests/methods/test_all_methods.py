@@ -244,8 +244,8 @@ NEW = (CAME > 0).astype(int)
 LATE = np.bincount(SCHEDULE[1], minlength=12)  # came in the second round
 PHI = 4 * (30 + 5 + 1) + 48  # FLAMECHE's metadata: five blocks of six, their masses, one, and the envelope
 CENTROIDS = 3 * 4 * (30 + 5)
-# Soft FLAMECHE's session, of all: second moments of 5 x (3 + 1) numbers; a histogram and a sketch, twice; means;
-# what is summed for each component, twice: sketch, its second moments, likelihood, one; errors.
+# Soft FLAMECHE's session: second moments of 5 x (3 + 1) numbers; a histogram and a sketch, twice;
+# means; what is summed for each component, twice: sketch, its second moments, likelihood, one; errors.
 SESSION = 8 * (210 + 2 * (32 + 3) + (30 + 5 + 1) + 2 * (3 + 6 + 2) + 2)
 
 

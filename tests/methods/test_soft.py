@@ -59,6 +59,26 @@ def test_nothing_is_opened_after_the_session_and_the_audit_solves_nobody(family)
     assert adjusted_rand_score(group[known], method.assignment[known]) == 1.0 and known.sum() > 100
 
 
+@pytest.mark.parametrize("family", ["full", "vmf", "gaussian"])
+@pytest.mark.parametrize("clients", [12, 18, 30, 60])
+def test_two_sessions_over_groups_that_overlap_solve_nobody(clients, family):
+    noise = 3.0 if family == "vmf" else 1.6
+    metadata, group = planted_metadata(clients, groups=3, noise=noise, blocks=2, features=6, seed=clients)
+    method = made(metadata, group, clusters=3, family=family)
+    late = np.flatnonzero(group == 2)[: max(3, clients // 5)]
+    method.leave(late)
+    here = np.setdiff1d(np.arange(clients), late)
+    method.round(1, here)
+    method.join(late)
+    method.drift(here[:2], metadata.of(late[:2]))
+    method.far[late] = True
+    for r in range(2, 4):
+        method.round(r, np.arange(clients))
+    openings = method.world.ledger.openings
+    assert method.sessions == 2 and leakage(openings, own=True).solved == 0
+    assert method.exchange.guard.leverage().max() < 1 - 1e-6
+
+
 def test_with_hard_responsibilities_it_is_flameche():
     metadata, group = grouped((10, 10, 10))
     options = {"clusters": 3}
