@@ -61,7 +61,7 @@ def test_nothing_is_opened_after_the_session_and_the_audit_solves_nobody(family)
 
 @pytest.mark.parametrize("family", ["full", "vmf", "gaussian"])
 @pytest.mark.parametrize("clients", [12, 18, 30, 60])
-def test_two_sessions_over_groups_that_overlap_solve_nobody(clients, family):
+def test_a_life_of_groups_that_overlap_solves_nobody(clients, family):
     noise = 3.0 if family == "vmf" else 1.6
     metadata, group = planted_metadata(clients, groups=3, noise=noise, blocks=2, features=6, seed=clients)
     method = made(metadata, group, clusters=3, family=family)
@@ -75,7 +75,8 @@ def test_two_sessions_over_groups_that_overlap_solve_nobody(clients, family):
     for r in range(2, 4):
         method.round(r, np.arange(clients))
     openings = method.world.ledger.openings
-    assert method.sessions == 2 and leakage(openings, own=True).solved == 0
+    assert method.sessions == 1 + (len(late) >= 6)  # of fewer, second moments would follow
+    assert leakage(openings, own=True).solved == 0
     assert method.exchange.guard.leverage().max() < 1 - 1e-6
 
 
