@@ -33,10 +33,6 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.x)
 
-    def of(self, clients: Ints) -> Blocks:
-        """Take the rows of some clients."""
-        return Blocks(self.x[clients], self.weight[clients])
-
 
 class Family(Protocol):
     """One exponential family: its sufficient statistics, and its density from their totals."""
@@ -115,12 +111,6 @@ def e_step(
     likelihood = logsumexp(joint, axis=1)
     resp = np.exp(joint - likelihood[:, None])
     return resp / resp.sum(axis=1, keepdims=True), likelihood
-
-
-def terms(family: Family, own: Blocks, resp: Floats) -> Floats:
-    """Write each client's part of the totals, r_ik [t(x_i), 1]: [C K S+1]."""
-    counted = np.column_stack([family.statistics(own), np.ones(len(own))])
-    return resp[:, :, None] * counted[:, None, :]
 
 
 def m_step(sums: Floats, previous: Floats) -> Floats:
