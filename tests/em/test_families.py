@@ -1,6 +1,7 @@
 """Mixtures of exponential families from totals alone: laws of EM, and each family against its own oracle."""
 
 import itertools
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -13,23 +14,36 @@ from sklearn.mixture import GaussianMixture
 
 from flameche.em import bessel, mixture
 from flameche.em.families import make_family
-from flameche.em.gaussian import FLOOR, LENGTH, Gaussian
-from flameche.em.mixture import KNOWN, Blocks, e_step, join, log_mixing, m_step, terms
+from flameche.em.gaussian import FARTHEST, FLOOR, NARROWEST, Full, Gaussian, deviation
+from flameche.em.leaves import read_leaves
+from flameche.em.mixture import KNOWN, Blocks, e_step, log_mixing, m_step
 from flameche.em.multinomial import PRIOR, UNIT, Multinomial
-from flameche.em.spherical import Centroids, class_norm
+from flameche.em.sketch import moment_terms, projection, sketch_from
+from flameche.em.spherical import Centroids, class_norm, sample_weight
 from flameche.em.spherical import m_step as hard_m_step
 from flameche.em.spherical import statistics as hard_statistics
 from flameche.em.vmf import CLOSEST, Spherical, Vmf
-from flameche.rng import stream
 
-NAMES = ["vmf", "gaussian", "multinomial", "spherical"]
+NAMES = ["vmf", "gaussian", "multinomial", "spherical", "full"]
 TIED = ["vmf, tied", "gaussian, tied"]
 B, F = 4, 5
 
 
-def family(name, blocks=B, features=F, **options):
-    made = make_family(name.partition(",")[0], blocks, features, **options)
+def family(name, blocks=B, features=F):
+    if name == "full":
+        return full(blocks, features)
+    made = make_family(name.partition(",")[0], blocks, features)
     return made.alike() if "tied" in name else made
+
+
+def full(blocks=B, features=F, strength=2.0):
+    """A family of sketches of these clients' metadata, with a shared covariance that is not round."""
+    rng = np.random.default_rng(0)
+    matrix = projection(rng, blocks, features)
+    phi, counts = clients(0, blocks=blocks, features=features)
+    sketch = sketch_from(moment_terms(class_norm(phi), sample_weight(counts), matrix).sum(axis=0), matrix, 3)
+    turn = np.linalg.qr(rng.normal(size=(sketch.size, sketch.size)))[0]
+    return Full(sketch, turn * [0.1, 0.4, 0.9][: sketch.size] @ turn.T, strength)
 
 
 def clients(seed, n=30, groups=3, missing=0.0, noise=0.4, blocks=B, features=F):
@@ -49,12 +63,17 @@ def soft_start(seed, n, k):
 
 
 def total(fam, own, resp):
-    return terms(fam, own, resp).sum(axis=0)
+    """Sum what clients contribute to each component, r_ik [t(x_i), 1]: [K S+1]."""
+    return resp.T @ np.column_stack([fam.statistics(own), np.ones(len(own))])
+
+
+def some(own, clients):
+    return Blocks(own.x[clients], own.weight[clients])
 
 
 def objective(fam, own, totals):
     """What EM climbs: the log-likelihood, with the prior's part where there is one."""
-    return e_step(fam, own, totals)[1].sum() + getattr(fam, "log_prior", lambda _: 0.0)(totals)
+    return e_step(fam, own, totals)[1].sum() + fam.log_prior(totals)
 
 
 # Laws
@@ -91,7 +110,7 @@ def test_the_totals_of_all_are_those_of_two_halves_added(name):
     fam = family(name)
     own, resp = fam.prepare(*clients(2, missing=0.3)), soft_start(2, 30, 3)
     half = np.arange(0, 30, 2), np.arange(1, 30, 2)
-    parts = [total(fam, own.of(part), resp[part]) for part in half]
+    parts = [total(fam, some(own, part), resp[part]) for part in half]
     assert np.allclose(parts[0] + parts[1], total(fam, own, resp), rtol=1e-13)
     assert parts[0].shape == (3, fam.size + 1)
     assert np.allclose(total(fam, own, resp)[:, -1], resp.sum(axis=0))
@@ -104,18 +123,9 @@ def test_permuting_clients_or_components_permutes_responsibilities(name):
     totals = total(fam, own, soft_start(3, 30, 3))
     resp, likelihood = e_step(fam, own, totals)
     order, turn = rng.permutation(30), np.array([2, 0, 1])
-    assert np.allclose(e_step(fam, own.of(order), totals)[0], resp[order], atol=1e-12)
+    assert np.allclose(e_step(fam, some(own, order), totals)[0], resp[order], atol=1e-12)
     turned, same = e_step(fam, own, totals[turn])
     assert np.allclose(turned, resp[:, turn], atol=1e-9) and np.allclose(same, likelihood)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_merging_components_is_adding_their_totals(name):
-    fam = family(name)
-    own, resp = fam.prepare(*clients(4, missing=0.3)), soft_start(4, 30, 4)
-    label = np.array([1, 0, 1, 1])
-    merged = join(total(fam, own, resp), label, 2)
-    assert np.allclose(merged, total(fam, own, resp @ np.eye(2)[label]))
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TIED])
@@ -148,8 +158,8 @@ def test_without_a_common_class_mixing_weights_decide(name):
     counts[:4, 2:], counts[4:, :2] = 0, 0  # the last two share no class with the others
     fam = family(name)
     own = fam.prepare(phi, counts)
-    totals = total(fam, own.of(np.arange(4)), np.eye(2)[[0, 0, 0, 1]])
-    resp, likelihood = e_step(fam, own.of(np.array([4, 5])), totals)
+    totals = total(fam, some(own, np.arange(4)), np.eye(2)[[0, 0, 0, 1]])
+    resp, likelihood = e_step(fam, some(own, np.array([4, 5])), totals)
     assert np.allclose(resp, [[0.75, 0.25]] * 2) and np.allclose(likelihood, 0.0)
 
 
@@ -212,8 +222,8 @@ def test_spherical_components_are_the_centroids_of_the_hard_m_step():
     totals = total(fam, own, np.eye(3)[part])
     hard = np.stack([hard_statistics(own.x, own.weight)[part == k].sum(axis=0) for k in range(3)])
     expected = hard_m_step(hard, Centroids(np.zeros((3, B, F)), np.zeros((3, B))))
-    assert np.allclose(fam.centroids(totals).theta, expected.theta)
-    assert np.allclose(fam.centroids(totals).mass, expected.mass)
+    for same in (fam, family("vmf")):
+        assert np.allclose(same.start(expected, hard[:, -1]), totals)
 
 
 def test_a_spherical_client_is_where_its_weighted_cosines_are_largest():
@@ -367,17 +377,112 @@ def test_tied_variances_are_those_within_components():
     assert np.allclose(variance, (1 + 1 + 4 + 4 + 16) / 5)
 
 
-def test_a_projection_is_one_matrix_for_every_class_and_client():
-    phi, counts = clients(14, features=8, missing=0.3)
-    fam = make_family("gaussian", B, 8, projection=3, seed=5)
-    matrix = stream(5, "projection").standard_normal((8, 3)) / np.sqrt(3)
-    own = fam.prepare(phi, counts)
-    assert np.allclose(own.x, LENGTH * class_norm(phi) @ matrix) and fam.size == 2 * B * 3 + B
-    assert (own.x[counts == 0] == 0).all()
-    assert make_family("gaussian", B, 8, projection=8).projection == 0
-    long = np.random.default_rng(0).normal(size=(1, 1, 400))
-    wide = make_family("gaussian", 1, 400, projection=200).prepare(long, np.array([[64]])).x
-    assert np.linalg.norm(wide) == pytest.approx(LENGTH, rel=0.15)  # lengths survive
+# Full covariances
+
+
+def sketched(y):
+    """Clients with these sketches, in standard deviations."""
+    return Blocks(y[:, None, :], np.ones((len(y), 1)))
+
+
+def test_every_iteration_with_full_covariances_is_scikit_learns():
+    rng = np.random.default_rng(4)
+    turn = rng.normal(size=(3, 3, 3))
+    y = np.concatenate([rng.normal(size=(40, 3)) @ turn[k] + 2 * rng.normal(size=3) for k in range(3)])
+    fam, own = full(strength=0.0), sketched(y)
+    totals = total(fam, own, soft_start(4, 120, 3))
+    for _ in range(15):
+        mean, covariance = fam.parameters(totals)
+        oracle = GaussianMixture(
+            3,
+            reg_covar=1e-15,
+            max_iter=1,
+            tol=0,
+            weights_init=totals[:, -1] / totals[:, -1].sum(),
+            means_init=mean,
+            precisions_init=np.linalg.inv(covariance),
+        )
+        with pytest.warns(match="did not converge"):
+            oracle.fit(y)
+        resp, likelihood = e_step(fam, own, totals)
+        assert likelihood.mean() == pytest.approx(oracle.lower_bound_, rel=1e-9)
+        totals = total(fam, own, resp)
+        mean, covariance = fam.parameters(totals)
+        assert np.allclose(mean, oracle.means_, atol=1e-8)
+        assert np.allclose(covariance, oracle.covariances_, atol=1e-8)
+        assert np.allclose(e_step(fam, own, totals)[0], oracle.predict_proba(y), atol=1e-7)
+
+
+def test_a_covariance_is_that_of_the_clients_and_of_some_more_that_lie_as_all_do():
+    fam, y = full(), np.random.default_rng(5).normal(size=(6, 3))
+    _, (covariance,) = fam.parameters(total(fam, sketched(y), np.ones((6, 1))))
+    assert np.allclose(covariance, (6 * np.cov(y.T, bias=True) + 2 * fam.shared) / 8)
+    _, (nobody,) = fam.parameters(np.zeros((1, fam.size + 1)))
+    assert np.allclose(nobody, fam.shared)
+
+
+def test_components_start_at_the_means_as_wide_as_clusters_and_round():
+    sketch, label = full().sketch, np.arange(30) % 3
+    y = (np.random.default_rng(6).normal(size=(30, 3)) + 3 * np.eye(3)[label]) * deviation(sketch)
+    y -= y.mean(axis=0)
+    sums = np.stack([y[label == k].sum(axis=0) for k in range(3)])
+    clusters = read_leaves(sums, np.full(3, 10.0), y.T @ y)
+    fam = Full.within(sketch, clusters)
+    mean, covariance = fam.parameters(fam.start(clusters.as_centroids(), clusters.count))
+    width = np.mean([y[label == k].var(axis=0).sum() for k in range(3)]) / 3
+    scale = np.outer(deviation(sketch), deviation(sketch))
+    assert np.allclose(covariance * scale, width * np.eye(3), atol=1e-9 * width)
+    assert np.allclose(mean * deviation(sketch), [y[label == k].mean(axis=0) for k in range(3)])
+    nothing = read_leaves(sums, np.full(3, 10.0), np.zeros((3, 3)))  # less than nothing is left within
+    assert np.allclose(
+        np.diag(Full.within(sketch, nothing).shared * scale), NARROWEST * sketch.variance.mean()
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_means_without_the_clients_own_part_are_those_of_the_others(name):
+    fam, resp = family(name), soft_start(8, 12, 2)
+    if fam.hard:
+        resp = np.eye(2)[resp.argmax(axis=1)]
+    own = fam.prepare(*clients(8, n=12))
+    totals = total(fam, own, resp)
+    found = fam.log_density(own, totals, resp)
+    others = np.arange(12) != np.arange(12)[:, None]
+    left = np.stack([total(fam, some(own, np.flatnonzero(o)), resp[o]) for o in others])
+    for i in range(12):
+        mine, rest = some(own, np.array([i])), left[i]
+        if name in ("vmf", "full", "gaussian"):  # only means are without it, spreads are as they were
+            rest = swapped(name, fam, totals, rest)
+        assert np.allclose(found[i], fam.log_density(mine, rest)[0], rtol=1e-6), i
+    assert not np.allclose(found, fam.log_density(own, totals))
+
+
+def swapped(name, fam, totals, rest):
+    """Give totals with the means of `rest` and the spreads of `totals`."""
+    if name == "full":
+        mean, (_, covariance) = fam.parameters(rest)[0], fam.parameters(totals)
+        n = totals[:, [-1]]
+        scatter = (n[:, :, None] + fam.strength) * covariance - fam.strength * fam.shared
+        second = scatter + n[:, :, None] * mean[:, :, None] * mean[:, None, :]
+        rows, columns = np.triu_indices(3)
+        return np.column_stack([n * mean, second[:, rows, columns], n])
+    if name == "gaussian":
+        _, variance, _ = fam.parameters(totals)
+        mean, mass = fam.parameters(rest)[0], totals[:, -1 - B : -1, None]
+        many = (len(totals), -1)
+        second = ((variance + mean**2) * mass).reshape(many)
+        return np.column_stack([(mean * mass).reshape(many), second, mass[:, :, 0], totals[:, -1]])
+    mu, length = fam.means(rest)[0], fam.means(totals)[1]
+    mass = totals[:, -1 - B : -1]
+    return np.column_stack([(mu * (length * mass)[:, :, None]).reshape(len(mu), -1), mass, totals[:, -1]])
+
+
+def test_a_sketch_far_from_all_counts_as_less_far():
+    fam = full()
+    phi, counts = clients(0)
+    fam = replace(fam, sketch=replace(fam.sketch, variance=1e-6 * fam.sketch.variance))
+    x = fam.prepare(phi, counts).x
+    assert np.abs(x).max() == FARTHEST and np.abs(fam.statistics(fam.prepare(phi, counts))).max() <= 64
 
 
 # Multinomial
@@ -409,6 +514,10 @@ def test_label_counts_given_as_metadata_are_the_counts():
     assert fam == make_family("multinomial", 3, 84) == Multinomial(3)
     own, same = fam.prepare(*as_metadata), fam.prepare(np.zeros((2, 3, 84)), counts)
     assert np.array_equal(own.x, same.x) and np.array_equal(fam.statistics(own), counts / UNIT)
+    one = Centroids(np.array([[[0.6, 0.2, 0.0]]]), np.ones((1, 1)))
+    two = Centroids(np.zeros((1, 3, 84)), np.array([[1.5, 0.5, 0.0]]))
+    for centroids in (one, two):
+        assert np.allclose(fam.start(centroids, np.array([4.0])), [[3, 1, 0, 4]])
 
 
 def test_two_kinds_of_labels_are_told_apart():
@@ -434,7 +543,7 @@ def test_responsibilities_are_bayes_rule():
     class Given:
         hard = False
 
-        def log_density(self, own, totals):
+        def log_density(self, own, totals, inside=None):
             return np.array([[-1000.0, -1001.0], [5.0, -np.inf]])
 
     resp, likelihood = e_step(Given(), None, np.array([[0, 3.0], [0, 1.0]]))

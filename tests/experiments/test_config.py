@@ -103,7 +103,6 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
         "clusters": 3,
         "most_clusters": 6,
         "family": "spherical",
-        "projection": 16,
         "training": "weighted",
     },
     "fedavg": {},
@@ -116,7 +115,6 @@ OF_OTHER_METHODS: dict[str, dict[str, Any]] = {
     "pacfl": {"clusters": 3, "components": 2, "angle": "raw-cosine", "linkage": "complete", "alpha": 3.5},
 }
 WITH: dict[str, dict[str, Any]] = {  # what an option needs
-    "projection": {"family": "gaussian"},
     "most_clusters": {"clusters": "auto"},
 }
 KINDS = "flameche, flameche-soft, fedavg, oracle, ifca, fesem, fedgroup, stocfl, kfed, pacfl"
@@ -498,12 +496,18 @@ def test_an_unknown_key_is_met_with_the_nearest_known_one(tables: dict[str, Any]
         ),
         ({"training": {"turn": 20}}, "training.turn = 20 needs training.augment = true"),
         (
-            {"training": {"bn_buffers": "member"}, "method": {"kind": "flameche-soft"}},
-            'training.bn_buffers = "member": not with method.kind = "flameche-soft"; take "mean"',
+            {
+                "training": {"bn_buffers": "member"},
+                "method": {"kind": "flameche-soft", "training": "weighted"},
+            },
+            'training.bn_buffers = "member": not with method.training = "weighted"; take "mean"',
         ),
         (
-            {"training": {"absent": "stay"}, "method": {"kind": "flameche-soft"}},
-            'training.absent = "stay": not with method.kind = "flameche-soft"; take "out"',
+            {
+                "training": {"absent": "stay"},
+                "method": {"kind": "flameche-soft", "training": "weighted"},
+            },
+            'training.absent = "stay": not with method.training = "weighted"; take "out"',
         ),
         (
             {

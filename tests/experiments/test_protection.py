@@ -110,11 +110,6 @@ def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
     assert any(said in note for note in notes) and all("SECURITY.md" in note for note in notes)
 
 
-def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
-    (note,) = leak_notes(large("flameche-soft", options={"clusters": "auto"}, kind="secagg"))
-    assert note.startswith("choosing K opens sums") and "the server can solve them" in note
-
-
 @pytest.mark.parametrize(
     "experiment",
     [
@@ -126,6 +121,7 @@ def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
         lambda: large(options={"mode": "sketch"}, kind="bfv"),
         lambda: large(options={"mode": "sketch"}, kind="secagg"),
         lambda: described(participation=0.5, options={"mode": "sketch"}, kind="secagg"),  # few clients
+        lambda: large("flameche-soft", options={"clusters": "auto"}, kind="secagg"),
     ],
 )
 def test_a_setting_in_which_no_client_was_solved_has_no_such_note(experiment):
@@ -208,7 +204,6 @@ def test_a_least_above_all_clients_can_never_be_reached(method):
         {"kind": "secagg"},
         {"kind": "bfv", "updates": "secagg"},
         {"method": "fedavg", "updates": "ckks"},
-        {"method": "flameche-soft", "kind": "bfv", "options": {"clusters": 1}},
     ],
 )
 def test_a_least_above_the_participants_is_refused_where_only_they_are_summed(how):
@@ -222,21 +217,11 @@ def test_a_least_above_the_participants_is_reached_where_terms_are_stored():
     described("fedavg", participation=0.5, min_cluster=11, kind="secagg")  # sums nothing under it
 
 
-def soft(kind="plain", least=None, **options):
-    return described("flameche-soft", options=options, kind=kind, min_cluster=least)
-
-
-def test_soft_clusters_must_have_enough_clients_to_begin_with():
-    soft("bfv", 5, clusters=4)
-    with pytest.raises(ConfigError, match=r"6 can never be reached: 20 clients .*clusters = 4"):
-        soft("bfv", 6, clusters=4)
-    soft(clusters=19)  # where nothing is protected, nothing is held back
-
-
-def test_a_projection_belongs_to_gaussians():
-    soft(family="gaussian", projection=8)
-    with pytest.raises(ConfigError, match=r'projection belongs to method.family = "gaussian", not "vmf"'):
-        soft(projection=8)
+def test_label_counts_belong_to_multinomials():
+    method = {"kind": "flameche-soft", "family": "multinomial"}
+    parse_experiment({**SMALL, "method": method, "metadata": {"kind": "label-counts"}})
+    with pytest.raises(ConfigError, match=r'of label counts, metadata.kind is "random-gaussian"; take'):
+        described("flameche-soft", options={"family": "multinomial"})
 
 
 def test_the_default_least_counts_too():

@@ -64,6 +64,13 @@ def test_a_term_that_changed_is_another_unknown():
     assert leakage([before, after], own=False).solved == 0
 
 
+def test_sums_by_shares_are_solved_with_the_shares():
+    whole = Opening(1, "means", "sum", (0, 1, 2), 5)
+    parts = [Opening(1, "means", "sum", (0, 1, 2), 5, (), share) for share in ((0.5,) * 3, (1, 1, 0.5))]
+    assert leakage([whole, parts[0]], own=False).solved == 0  # half of it all tells nothing new
+    assert leakage([whole, parts[1]], own=False).solved == 1
+
+
 def test_numbers_and_sets_are_counted():
     log = logged([{0, 1, 2, 3}], numbers=100) + logged([{0, 1}, {2, 3}], numbers=7)
     leak = leakage(log, own=False)
@@ -85,8 +92,11 @@ def test_an_opening_survives_a_checkpoint_and_the_same_sum_is_noted_once():
         ledger.opened("means", np.array([0, 2, 3]), 6, np.array([0, 1, 0]))
     again.restore(json.loads(json.dumps(ledger.state())))
     assert again.openings == ledger.openings == [Opening(0, "means", "sum", (0, 2, 3), 6, ((2, 1),))]
-    again.opened("means", np.array([0, 2, 3]), 6, np.array([0, 1, 0]))
+    again.opened("means", np.array([0, 2, 3]), 6, np.array([0, 1, 0]), share=np.ones(3))
     assert len(again.openings) == 1
+    again.opened("means", np.array([0, 2, 3]), 6, np.array([0, 1, 0]), share=np.array([1, 1, 0.5]))
+    assert len(again.openings) == 2 and again.openings[1].share == (1, 1, 0.5)
+    assert read_opening(json.loads(json.dumps(again.openings[1].__dict__))) == again.openings[1]
     assert read_opening(json.loads(json.dumps(ledger.openings[0].__dict__))) == ledger.openings[0]
 
 

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flameche.privacy.guard import Guard
+from flameche.privacy.guard import MARGIN, Guard
 
 FEW = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=14)
+EIGHTHS = st.lists(
+    st.lists(st.sampled_from([0, 0, 1, 4, 7, 8]), min_size=8, max_size=8), min_size=1, max_size=9
+)
 
 
 def rows_of(sets, clients):
@@ -50,6 +53,56 @@ def test_what_it_refuses_would_have_been_solved(sets):
         else:
             rows = rows_of([*admitted, members], 8)
             assert len(members) < 3 or any(solvable(rows, set(pair)) for pair in pairs(8))
+
+
+def unknown(rows, i):
+    """Tell what of client i's unit vector is not in the row space."""
+    return 1 - (np.linalg.pinv(rows, rcond=1e-9) @ rows)[i, i]
+
+
+@settings(max_examples=150, deadline=None)
+@given(EIGHTHS)
+def test_whatever_shares_it_admits_no_client_nearly_follows(rows):
+    guard, admitted = Guard(8, 3), []
+    for row in np.array(rows) / 8:
+        members, rank = np.flatnonzero(row), guard.rank
+        if not guard.admit(members, weight=row[members]):
+            continue
+        admitted.append(row)
+        assert row.sum() ** 2 / (row**2).sum() >= 3 - 1e-6
+        if guard.rank > rank and len(np.unique(row[members])) > 1:  # of whole terms, exact solutions count
+            assert min(unknown(np.array(admitted), i) for i in range(8)) > MARGIN - 1e-6
+    if admitted:
+        assert not any(solvable(np.array(admitted), set(pair)) for pair in pairs(8))
+
+
+def test_one_that_counts_in_full_among_eighths_is_refused():
+    guard = Guard(30, 3)
+    assert not guard.admit(np.arange(3), weight=np.array([1, 0.125, 0.125]))  # effectively 1.5 clients
+    many = np.concatenate([np.ones(6), np.full(20, 0.125)])
+    assert guard.admit(np.arange(26), weight=many)
+    lone = np.concatenate([[0.5], np.ones(5), np.full(20, 0.125)])
+    assert not guard.admit(np.arange(26), weight=lone)  # the difference is half of client 0's term
+    few = np.concatenate([[0.125, 0.875, 0.875], np.ones(3), np.full(20, 0.125)])
+    assert not guard.admit(np.arange(26), weight=few)  # three clients', of which it is mostly one's
+    assert guard.admit(np.arange(26), weight=np.concatenate([np.full(3, 0.5), np.ones(3), many[6:]]))
+
+
+def test_shares_all_alike_are_a_set():
+    guard, other = Guard(9, 3), Guard(9, 3)
+    for members in ([0, 1, 2, 3], [0, 1, 2], [3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]):
+        some = np.array(members)
+        assert guard.admit(some) == other.admit(some, weight=np.full(len(some), 0.25))
+
+
+def test_second_moments_of_multiples_are_compared_by_what_is_not_a_multiple():
+    guard = Guard(24, 3)
+    assert guard.admit(np.arange(12), "moments")
+    assert guard.admit(np.arange(12), "moments", np.full(12, 0.5))  # the same once more
+    most = np.concatenate([np.full(8, 0.5), np.ones(4)])
+    assert not guard.admit(np.arange(12), "moments", most)  # less half the first: four clients'
+    assert guard.admit(np.arange(12), "moments", np.concatenate([np.full(6, 0.5), np.ones(6)]))
+    assert not guard.admit(np.arange(12, 19), "moments", np.concatenate([[1], np.full(6, 0.125)]))
 
 
 def test_three_sums_of_which_every_two_are_harmless():
@@ -107,6 +160,7 @@ def test_where_nothing_is_guarded_anything_goes():
 def test_its_memory_survives_a_restart():
     guard = Guard(9, 3)
     guard.admit(np.arange(6), "moments")
+    guard.admit(np.arange(9), weight=np.array([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]))
     guard.renew(np.array([0, 1, 2]))
     again = Guard(9, 3)
     again.restore(guard.state())

@@ -94,7 +94,7 @@ class Session:
             choice = join_wide(choice, leaves, wide, self.least, rng)
             joined = np.array([choice.label[of_leaf == k][0] for k in range(len(centroids))])
             centroids, of_leaf = join(centroids, joined, choice.k), choice.label
-        return self._refined(of_leaf[leaf], centroids, sketch, len(leaves), choice)
+        return self._refined(of_leaf[leaf], centroids, sketch, leaves, of_leaf, choice)
 
     def _sketch(self, rng: np.random.Generator) -> Sketch | None:
         _, blocks, features = self.phi.shape
@@ -156,7 +156,13 @@ class Session:
         return m_step(sums, Centroids(np.zeros((count, blocks, features)), np.zeros((count, blocks))))
 
     def _refined(
-        self, label: Ints, centroids: Centroids, sketch: Sketch, leaves: int, choice: Choice | None
+        self,
+        label: Ints,
+        centroids: Centroids,
+        sketch: Sketch,
+        leaves: splitting.Leaves,
+        of_leaf: Ints,
+        choice: Choice | None,
     ) -> Found | None:
         """Take further M-steps while clients move, and measure how far clients are."""
         count, every = len(centroids), np.arange(len(label))
@@ -177,7 +183,7 @@ class Session:
         else:
             if ((label := self._e_step(centroids, inside)) < 0).any():
                 return None
-        return Found(centroids, label, inside, self._spread(centroids, label), sketch, leaves, choice)
+        return Found(centroids, label, inside, self._spread(centroids, label), sketch, len(leaves), choice)
 
     def _e_step(self, centroids: Centroids, inside: Floats) -> Ints:
         """Let each client find the cluster that it would join at the least cost, and tell the server."""

@@ -33,10 +33,6 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.x)
 
-    def of(self, clients: Ints) -> Blocks:
-        """Take the rows of some clients."""
-        return Blocks(self.x[clients], self.weight[clients])
-
 
 class Family(Protocol):
     """One exponential family: its sufficient statistics, and its density from their totals."""
@@ -44,6 +40,11 @@ class Family(Protocol):
     @property
     def hard(self) -> bool:
         """Tell whether a client belongs to one component alone."""
+        ...
+
+    @property
+    def moments(self) -> bool:
+        """Tell whether there are second moments among the statistics."""
         ...
 
     @property
@@ -64,12 +65,19 @@ class Family(Protocol):
         """Write each client's sufficient statistics t(x) [C S]."""
         ...
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
-        """Give every client's log density under components that have these totals: [C K]."""
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
+        """Give every client's log density under components that have these totals: [C K].
+
+        inside [C K]: how much of each client's own statistics is in the totals; it is taken out of the means.
+        """
         ...
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Give the means of the components and the mass behind them, for merging."""
+    def log_prior(self, totals: Floats) -> float:
+        """Give the prior's part of what no step lowers, up to a constant; zero without a prior."""
+        ...
+
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Give totals [K S+1] to begin with, from the means of `count` clients each [K] alone."""
         ...
 
     def alike(self) -> Family:
@@ -87,12 +95,15 @@ def log_mixing(totals: Floats) -> Floats:
     return logs
 
 
-def e_step(family: Family, own: Blocks, totals: Floats) -> tuple[Floats, Floats]:
+def e_step(
+    family: Family, own: Blocks, totals: Floats, inside: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Compute responsibilities (Eq. 2) and log-likelihoods: [C K], rows that sum to one, and [C].
 
-    In a hard family the densest component takes all, the first of equals, whatever its mass.
+    In a hard family the densest component takes all, the first of equals, whatever its mass. inside [C K]:
+    how much of each client's own is in the totals, where means are to be without it (`em/hartigan.py`).
     """
-    density = family.log_density(own, totals)
+    density = family.log_density(own, totals, inside)
     if family.hard:
         density = np.where(np.isneginf(log_mixing(totals)), -np.inf, density)
         return np.eye(len(totals))[density.argmax(axis=1)], density.max(axis=1)
@@ -102,22 +113,9 @@ def e_step(family: Family, own: Blocks, totals: Floats) -> tuple[Floats, Floats]
     return resp / resp.sum(axis=1, keepdims=True), likelihood
 
 
-def terms(family: Family, own: Blocks, resp: Floats) -> Floats:
-    """Write each client's part of the totals, r_ik [t(x_i), 1]: [C K S+1]."""
-    counted = np.column_stack([family.statistics(own), np.ones(len(own))])
-    return resp[:, :, None] * counted[:, None, :]
-
-
 def m_step(sums: Floats, previous: Floats) -> Floats:
     """Take sums [K S+1] for the new totals (Eq. 3); a component without mass keeps its own."""
     return np.where(sums[:, -1:] > KNOWN, sums, previous)
-
-
-def join(totals: Floats, label: Ints, count: int) -> Floats:
-    """Merge components by label [R]: their totals add up [count S+1]."""
-    joined = np.zeros((count, totals.shape[1]))
-    np.add.at(joined, label, totals)
-    return joined
 
 
 def borrowed(sums: Floats, mass: Floats) -> tuple[Floats, Floats]:

@@ -28,6 +28,7 @@ class Multinomial:
 
     labels: int
     hard: ClassVar[bool] = False
+    moments: ClassVar[bool] = False
     scale: ClassVar[float] = NATS
 
     @property
@@ -44,11 +45,20 @@ class Multinomial:
         """Give the counts."""
         return own.x[:, 0] / UNIT
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Give the log probability of a client's counts, among all ways to draw as many samples."""
         n = own.x[:, 0]
         ways = gammaln(n.sum(axis=1) + 1) - gammaln(n + 1).sum(axis=1)
-        logs: Floats = n @ np.log(self.probabilities(totals)).T + ways[:, None]
+        logs: Floats
+        if inside is None:
+            logs = n @ np.log(self.probabilities(totals)).T + ways[:, None]
+            return logs
+        others = (
+            totals[None]
+            - inside[:, :, None] * np.column_stack([self.statistics(own), np.ones(len(n))])[:, None]
+        )
+        p = self.probabilities(others.reshape(-1, totals.shape[1])).reshape(*inside.shape, -1)
+        logs = np.einsum("cl,ckl->ck", n, np.log(p)) + ways[:, None]
         return logs
 
     def probabilities(self, totals: Floats) -> Floats:
@@ -61,12 +71,10 @@ class Multinomial:
         """Give the prior's part of what no step lowers, up to a constant."""
         return PRIOR * float(np.log(self.probabilities(totals)).sum())
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Give the shares of labels, one block, and the samples behind them."""
-        n = np.maximum(totals[:, : self.labels], 0.0)
-        mass = n.sum(axis=1, keepdims=True)
-        theta = np.divide(n, mass, out=np.zeros_like(n), where=mass > 0)
-        return Centroids(theta[:, None, :], mass)
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Take mean label counts of any scale, or what is behind blocks, as shares of labels."""
+        n = np.maximum(centroids.theta[:, 0] if centroids.mass.shape[1] == 1 else centroids.mass, 0.0)
+        return np.column_stack([count[:, None] * n / n.sum(axis=1, keepdims=True), count])
 
     def alike(self) -> Multinomial:
         """Give itself: its spread follows from its mean."""

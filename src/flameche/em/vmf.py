@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.em.bessel import concentration, log_normaliser
-from flameche.em.mixture import Blocks, borrowed
+from flameche.em.mixture import KNOWN, Blocks, borrowed
 from flameche.em.spherical import Centroids, Floats, Ints, class_norm, sample_weight
 
 CLOSEST = 1e-5  # 1 - |mean| counts as no less: caps kappa, well above what sealed sums round
@@ -32,6 +32,7 @@ class Directions:
 
     blocks: int
     features: int
+    moments: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -46,11 +47,13 @@ class Directions:
         """Give the weighted blocks and the weights."""
         return np.concatenate([_flat(own.x * own.weight[:, :, None]), own.weight], axis=1)
 
-    def centroids(self, totals: Floats) -> Centroids:
-        """Divide sums by weights."""
-        sums, mass = self.parts(totals)
-        theta = np.divide(sums, mass[:, :, None], out=np.zeros_like(sums), where=mass[:, :, None] > 0)
-        return Centroids(theta, mass)
+    def start(self, centroids: Centroids, count: Floats) -> Floats:
+        """Turn means back into the sums that they come from: these are the statistics."""
+        return np.column_stack([_flat(centroids.theta * centroids.mass[:, :, None]), centroids.mass, count])
+
+    def log_prior(self, totals: Floats) -> float:
+        """Give nothing: there is no prior."""
+        return 0.0
 
     def parts(self, totals: Floats) -> tuple[Floats, Floats]:
         """Take totals apart: sums [K B F], mass [K B]."""
@@ -67,6 +70,19 @@ class Directions:
         mean = np.divide(length, mass, out=np.zeros_like(mass), where=known)
         return mu, np.minimum(mean, 1.0 - CLOSEST), known
 
+    def cosines(self, own: Blocks, totals: Floats, inside: Floats | None) -> Floats:
+        """Compare clients with the directions of components class by class: [C K B]."""
+        mu, _, _ = self.means(totals)
+        near: Floats = np.einsum("cbf,kbf->ckb", own.x, mu)
+        if inside is None:
+            return near
+        sums, mass = self.parts(totals)
+        part = np.where(mass > KNOWN, inside[:, :, None] * own.weight[:, None, :], 0.0)
+        dots = np.einsum("cbf,kbf->ckb", own.x, sums)
+        length = np.linalg.norm(sums, axis=2) ** 2 - 2 * part * dots + part**2
+        others = (part > 0) & (mass - part > KNOWN) & (length > 0)
+        return np.where(others, (dots - part) / np.sqrt(np.where(others, length, 1.0)), near)
+
 
 @dataclass(frozen=True)
 class Spherical(Directions):
@@ -82,11 +98,10 @@ class Spherical(Directions):
         """Bound the sum of cosines."""
         return float(self.blocks)
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Add up the cosines of a client's classes with each component's, by weight."""
-        mu, _, _ = self.means(totals)
-        cosines: Floats = _flat(own.x * own.weight[:, :, None]) @ _flat(mu).T
-        return cosines
+        near: Floats = np.einsum("ckb,cb->ck", self.cosines(own, totals, inside), own.weight)
+        return near
 
     def alike(self) -> Spherical:
         """Give itself: it knows no spread."""
@@ -105,13 +120,13 @@ class Vmf(Directions):
         """Bound a log density by so much a coordinate."""
         return NATS * self.blocks * self.features
 
-    def log_density(self, own: Blocks, totals: Floats) -> Floats:
+    def log_density(self, own: Blocks, totals: Floats, inside: Floats | None = None) -> Floats:
         """Add up the log densities of a client's classes, by weight."""
-        mu, _, known = self.means(totals)
-        kappa = self.kappa(totals)
+        known, kappa = self.means(totals)[2], self.kappa(totals)
         constant = np.where(known, log_normaliser(self.features, kappa), 0.0)
-        slope = np.where(known, kappa, 0.0)[:, :, None] * mu
-        logs: Floats = _flat(own.x * own.weight[:, :, None]) @ _flat(slope).T + own.weight @ constant.T
+        slope = np.where(known, kappa, 0.0)
+        near = self.cosines(own, totals, inside)
+        logs: Floats = np.einsum("ckb,kb,cb->ck", near, slope, own.weight) + own.weight @ constant.T
         return logs
 
     def kappa(self, totals: Floats) -> Floats:

@@ -66,15 +66,12 @@ def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
         )
 
 
-def check_soft(method: FlamecheSoftConfig, scheme: SchemeConfig, clients: int) -> None:
-    """Refuse options that the family does not have, and a guard that the first sums can never satisfy."""
-    if method.projection and method.family != "gaussian":
-        raise ConfigError(f'method.projection belongs to method.family = "gaussian", not "{method.family}"')
-    clusters = method.clusters if method.clusters != "auto" else 1
-    if scheme.least > 1 and scheme.least * clusters > clients:
+def check_soft(method: FlamecheSoftConfig, metadata: str) -> None:
+    """Refuse a mixture over label counts where clusters are found by something else."""
+    if method.family == "multinomial" and metadata != "label-counts":
         raise ConfigError(
-            f"scheme.min_cluster = {scheme.least} can never be reached: {clients} clients (data.clients) are "
-            f"too few for method.clusters = {method.clusters} with so many each"
+            f'method.family = "multinomial" is of label counts, metadata.kind is "{metadata}"; '
+            'take metadata.kind = "label-counts"'
         )
 
 
@@ -99,9 +96,9 @@ def check_statistics(experiment: Experiment) -> None:
             f'training.bn_buffers = "local": clients of method.kind = "{kind}" train several models a round, '
             'which would share their statistics; take "mean" or "first"'
         )
-    if kind == "flameche-soft" and rule == "member":
+    if getattr(experiment.method, "training", "") == "weighted" and rule == "member":
         raise ConfigError(
-            'training.bn_buffers = "member": not with method.kind = "flameche-soft"; take "mean"'
+            'training.bn_buffers = "member": not with method.training = "weighted"; take "mean"'
         )
     if updates != "clear" and rule in ("first", "member"):
         raise ConfigError(
@@ -119,7 +116,6 @@ def check_guard(experiment: Experiment) -> None:
         for what, so in (
             (f'method.m_step = "{m_step}"', m_step in ("participants", "decayed")),
             ('scheme.kind = "secagg"', scheme.kind == "secagg" and m_step is not None),
-            ('method.kind = "flameche-soft"', experiment.method.kind == "flameche-soft" and least > 1),
             (f'scheme.updates = "{scheme.updates}"', scheme.updates != "clear"),
         )
         if so
@@ -160,13 +156,13 @@ def check_absent(experiment: Experiment) -> None:
         return
     kind, happens = experiment.method.kind, {event.kind for event in experiment.events}
     why = ""
-    if kind == "flameche-soft":
-        why = 'not with method.kind = "flameche-soft"'
+    if getattr(experiment.method, "training", "") == "weighted":
+        why = 'not with method.training = "weighted"'
     elif getattr(experiment.method, "hide_assignments", False):
         why = "method.hide_assignments hides who is a member"
     elif experiment.training.weighting != "uniform":
         why = 'not with training.weighting = "samples", for absent members count by heads'
-    elif happens - {"drift"} and kind != "flameche":
+    elif happens - {"drift"} and kind not in ("flameche", "flameche-soft"):
         why = f'method.kind = "{kind}" does not hear of clients that join or leave'
     if why:
         raise ConfigError(f'training.absent = "stay": {why}; take "out"')
@@ -179,9 +175,4 @@ def check_living(experiment: Experiment) -> None:
         raise ConfigError(
             f'events: method.kind = "{kind}" clusters once, when every client has been seen, and cannot '
             "follow clients that come, go or drift"
-        )
-    if happens - {"join"} and kind == "flameche-soft":
-        raise ConfigError(
-            'events: method.kind = "flameche-soft" keeps what clients gave, and cannot follow those that '
-            'leave or drift; method.kind = "flameche" can'
         )

@@ -79,7 +79,7 @@ def build_method(
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     selection = None
     world.notes.extend(leak_notes(experiment))
-    if options.get("mode") == "sketch":  # chooses K by itself, from the sums that it opens anyway
+    if experiment.method.by_session:  # chooses K by itself, from the sums that it opens anyway
         return make_method(experiment.method.kind, world, options), None
     if options.get("clusters") == "auto":
         if clusters is None:

@@ -15,7 +15,7 @@ from flameche.methods.base import World
 from flameche.privacy.audit import Leakage, audit, described
 from flameche.protocol.ledger import Ledger, Opening, read_opening
 
-AUDITED = ("flameche",)  # methods of whose sums the log tells everything
+AUDITED = ("flameche", "flameche-soft")  # methods of whose sums the log tells everything
 FILE = "openings.json"
 
 
@@ -62,7 +62,7 @@ def audit_run(path: Path) -> dict[str, Any]:
     if experiment.method.kind not in AUDITED:
         raise StoreError(
             f'{path}: method.kind = "{experiment.method.kind}" keeps no log of opened sums; '
-            f"{', '.join(AUDITED)} does"
+            f"{' and '.join(AUDITED)} do"
         )
     if not (path / FILE).is_file():
         raise StoreError(

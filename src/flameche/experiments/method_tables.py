@@ -15,6 +15,11 @@ class MethodTable(Table):
     needs: ClassVar[Literal["sums", "terms"]] = "sums"
     kind: str
 
+    @property
+    def by_session(self) -> bool:
+        """Tell whether clusters, and their number, come from a clustering session."""
+        return False
+
 
 class FlamecheConfig(MethodTable):
     """The paper's method; in its `mode = "robust"` what `PAPER_ONLY` names has no part.
@@ -41,16 +46,25 @@ class FlamecheConfig(MethodTable):
     recluster_over: Literal["seen", "participants"] = "seen"
     hide_assignments: bool = False
 
+    @property
+    def by_session(self) -> bool:
+        """Tell whether clusters come from a clustering session: in the default mode they do."""
+        return self.mode == "sketch"
+
 
 class FlamecheSoftConfig(MethodTable):
-    """A mixture over metadata: soft EM; `projection = 0` takes all of a Gaussian's features."""
+    """A mixture over metadata: soft EM after a clustering session; "full" is of the session's sketches."""
 
     kind: Literal["flameche-soft"] = "flameche-soft"
     clusters: Clusters = 4
     most_clusters: MostClusters = 8
-    family: Literal["vmf", "gaussian", "multinomial", "spherical"] = "vmf"
-    projection: Natural = 0
+    family: Literal["full", "vmf", "gaussian", "multinomial", "spherical"] = "full"
     training: Literal["likeliest", "weighted"] = "likeliest"
+
+    @property
+    def by_session(self) -> bool:
+        """Tell that clusters come from a clustering session."""
+        return True
 
 
 class FedavgConfig(MethodTable):

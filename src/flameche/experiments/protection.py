@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flameche.crypto.registry import SCHEMES
-from flameche.experiments.method_tables import FlamecheConfig
+from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
 from flameche.protocol.ledger import Ledger
@@ -51,7 +51,7 @@ def leak_notes(experiment: Experiment) -> list[str]:
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
     notes = [] if _own_choice(experiment) else choosing_notes(experiment)
-    if isinstance(experiment.method, FlamecheConfig):
+    if isinstance(experiment.method, FlamecheConfig | FlamecheSoftConfig):
         notes += _single_clients(experiment, experiment.method)
     return notes
 
@@ -59,7 +59,7 @@ def leak_notes(experiment: Experiment) -> list[str]:
 def _own_choice(experiment: Experiment) -> bool:
     """Tell whether K is given, or chosen from the sums of a clustering session."""
     method = experiment.method
-    return getattr(method, "clusters", None) != "auto" or getattr(method, "mode", None) == "sketch"
+    return getattr(method, "clusters", None) != "auto" or method.by_session
 
 
 def choosing_notes(experiment: Experiment) -> list[str]:
@@ -73,7 +73,7 @@ def choosing_notes(experiment: Experiment) -> list[str]:
     ]
 
 
-def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+def _single_clients(experiment: Experiment, method: FlamecheConfig | FlamecheSoftConfig) -> list[str]:
     """Say what the method's own sums tell of single clients, and if the guard may spoil its clusters."""
     if experiment.scheme.least == 1:
         masked = experiment.scheme.kind == "secagg"  # its sums are over two clients at least
@@ -82,7 +82,7 @@ def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]
             f"scheme.min_cluster = 1 guards nothing: {_opener(experiment)} can {how} single clients' "
             "metadata (SECURITY.md)"
         ]
-    if method.mode == "sketch":
+    if isinstance(method, FlamecheSoftConfig) or method.by_session:
         return []  # it opens few sums, and one guard decides over all of them
     return (
         _solvable(experiment, method)

@@ -274,7 +274,7 @@ class Experiment(Table):
         if isinstance(self.method, FlamecheConfig):
             check_flameche(self.method, self.scheme)
         if isinstance(self.method, FlamecheSoftConfig):
-            check_soft(self.method, self.scheme, self.data.clients)
+            check_soft(self.method, self.metadata.kind)
         check_absent(self)
         check_first(self)
         check_statistics(self)

@@ -18,7 +18,6 @@ from flameche.protocol.client import Cohort
 from flameche.protocol.exchange import Exchange
 from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
-from flameche.protocol.soft import too_few
 from flameche.protocol.sums import StoredSums, Sums
 from flameche.protocol.updates import UpdateSums
 from flameche.training.models import Models, average
@@ -207,21 +206,18 @@ class World:
     ) -> Models:
         """Average flat models [n P] by shares [n K], from one sum with a block for every cluster.
 
-        As for metadata (`protocol/soft.py`), shares and their squares are summed first; a cluster of
-        effectively too few participants keeps its model, and is left out of the sum.
+        Shares are known, as clusters are; a cluster of effectively too few participants, (sum r)^2 / sum r^2,
+        keeps its model, and is left out of the sum.
         """
         assert self.updates is not None
-        size = self.updates.model_bytes
-        counts = self.updates.total(np.column_stack([share, share**2]), clients)
-        self.updates.model_bytes = size  # that was no model
-        few = np.ones(len(previous), bool) if counts is None else too_few(counts, max(2, self.min_cluster))
-        given = np.where(few, 0.0, share)
+        many = share.sum(axis=0) ** 2 / np.maximum((share**2).sum(axis=0), 1e-12)
+        given = np.where(many < max(2, self.min_cluster) - 1e-9, 0.0, share)
         models, opened = previous, given.sum(axis=0) > 0
         if opened.any():
             terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
             blocks = (given[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
             total = self.updates.total(blocks, clients)
-            opened &= total is not None  # there were enough for the counts; None: its ciphertexts cancel out
+            opened &= total is not None  # there were enough; None: its ciphertexts cancel out
             sums = np.zeros((0, 0)) if total is None else total.reshape(len(previous), -1)
             for k in np.flatnonzero(opened).tolist():
                 models = models.moved(k, sums[k, :-2] / sums[k, -2], sums[k, -1])

@@ -36,4 +36,6 @@ def make_method(kind: str, world: World, options: dict[str, Any]) -> Method:
     if kind == "flameche" and options.get("mode") == "sketch":
         some = {key: options[key] for key in ("clusters", "most_clusters") if key in options}
         return FlamecheSketch(world, **some)
-    return METHODS[kind](world, **{key: value for key, value in options.items() if key != "most_clusters"})
+    if kind != "flameche-soft":
+        options = {key: value for key, value in options.items() if key != "most_clusters"}
+    return METHODS[kind](world, **options)

@@ -60,7 +60,7 @@ class FlamecheSketch:
         shape = (1, *self.cohort.blocks)
         self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
         self.spread = np.full((1, 3), np.nan)
-        self.inside = np.zeros((world.clients, 1), bool)  # whose term each centroid holds
+        self.inside = np.zeros((world.clients, 1))  # how much of each client's term is in each cluster's sum
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.placed = np.zeros(world.clients, bool)  # who knows its cluster, by the centroids of now
         self.far = np.zeros(world.clients, bool)
@@ -88,7 +88,8 @@ class FlamecheSketch:
         k = np.maximum(self.assignment[participants], 0)  # until clusters are known all train the first model
         trained = self.world.train(self.models, k, participants, r)
         members = self.assignment if self.found else None
-        self.models = self.world.average(self.models, trained, k, participants, members=members)
+        share = self._share(participants)
+        self.models = self.world.average(self.models, trained, k, participants, share=share, members=members)
         return held
 
     def _due(self, participants: Ints) -> bool:
@@ -117,15 +118,7 @@ class FlamecheSketch:
         """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
         clients = self._members(r, participants)
         self.heard[clients] |= self.far[clients]
-        session = Session(
-            self.exchange,
-            clients,
-            self.cohort.phi[clients],
-            self.cohort.weight[clients],
-            self.wanted,
-            self._least,
-            self.choose,
-        )
+        session = self._session(clients)
         with self.world.ledger.clock("client", "clustering"):
             found = session.run(stream(self.world.seed, "sketch", self.sessions))
         if found is None:
@@ -134,8 +127,16 @@ class FlamecheSketch:
         self._take(clients, found)
         return True
 
-    def _take(self, clients: Ints, found: Found) -> None:
-        """Take over what a session found; clusters keep the names that most of their clients know."""
+    def _session(self, clients: Ints) -> Session:
+        """Give a session of these clients."""
+        phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
+        return Session(self.exchange, clients, phi, weight, self.wanted, self._least, self.choose)
+
+    def _take(self, clients: Ints, found: Found) -> Ints:
+        """Take over what a session found; clusters keep the names that most of their clients know.
+
+        Give the place that each cluster [K] had in the session.
+        """
         count, before = len(found.centroids), self.assignment[clients]
         name = np.arange(count)
         if self.sessions > 1 and (known := before != UNSEEN).any():
@@ -146,8 +147,8 @@ class FlamecheSketch:
         self.models = self.models.pick(source)
         self.centroids = Centroids(found.centroids.theta[order], found.centroids.mass[order])
         self.spread, self.clusters = found.spread[order], count
-        self.inside = np.zeros((self.world.clients, count), bool)
-        self.inside[clients] = found.inside[:, order] > 0
+        self.inside = np.zeros((self.world.clients, count))
+        self.inside[clients] = found.inside[:, order]
         self.placed[:] = False
         self.placed[clients] = True
         self.far[clients] = False
@@ -160,6 +161,7 @@ class FlamecheSketch:
                 f"{count} of {self.wanted} clusters: {len(clients)} clients cannot be told apart further "
                 f"with scheme.min_cluster = {self._least}"
             )
+        return order
 
     def _note(self, text: str) -> None:
         if text not in self.world.notes:
@@ -184,14 +186,23 @@ class FlamecheSketch:
         return np.where(told < 0, UNSEEN, told // 2), (told >= 0) & (told % 2 == 1)
 
     def _e_step(self, clients: Ints) -> tuple[Ints, np.ndarray]:
-        """Find the clusters of clients [n], each without its own part in the centroids; and who is far."""
+        """Find the clusters of clients [n], and who is far from its cluster's centroid."""
         with self.world.ledger.clock("client", "clustering"):
+            label = self._nearest(clients)
             phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
-            inside = self.inside[clients].astype(np.float64)
-            label = joining_cost(phi, weight, self.centroids, inside).argmin(axis=1)
             error = 1.0 - cosine(phi, weight, self.centroids)[np.arange(len(clients)), label]
         far = (error > self._reach()[label]) & ~self.inside[clients].any(axis=1)
         return label, far
+
+    def _nearest(self, clients: Ints) -> Ints:
+        """Find the nearest centroids of clients [n], each without its own part in them."""
+        phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
+        label: Ints = joining_cost(phi, weight, self.centroids, self.inside[clients]).argmin(axis=1)
+        return label
+
+    def _share(self, participants: Ints) -> Floats | None:
+        """Tell how much participants [n] count for each cluster's model [n K]; None for their own alone."""
+        return None
 
     def _reach(self) -> Floats:
         """Tell how far from each cluster [K] a client may be that belongs to it; infinite where nobody knows.

@@ -21,7 +21,7 @@ from flameche.network.link import Floats, Ints, Link
 from flameche.network.parcel import Arrays, Parcel, from_bytes
 from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
-from flameche.protocol.exchange import Exchange
+from flameche.protocol.exchange import Exchange, by_share
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.masked import MaskedSums
 from flameche.protocol.phases import MStep, Phase, Result
@@ -205,11 +205,10 @@ class RemoteExchange(Exchange):
         told = self._link.tell(clients, lambda: values[mine].astype(np.float64), width=1, below=below)[:, 0]
         return np.where(np.isnan(told), UNKNOWN, told).astype(np.int64)
 
-    def _total(self, terms: Floats, block: Ints, blocks: int, clients: Ints) -> Floats | None:
+    def _total(self, terms: Floats, share: Floats, clients: Ints) -> Floats | None:
         mine = clients == self._link.me
-        own = np.zeros((blocks, terms.shape[1]))
-        own[block[mine]] = terms[mine]
-        return self._asked(own.ravel(), bool(mine.any()), clients)
+        own = by_share(terms[mine], share[mine]).sum(axis=0)
+        return self._asked(own, bool(mine.any()), clients)
 
     def _asked(self, own: Floats, here: bool, clients: Ints) -> Floats | None:
         who = clients.tolist()

@@ -44,6 +44,11 @@ class Opened(Protocol):
         """Tell of whom it holds a later term: how often that had changed."""
         ...
 
+    @property
+    def share(self) -> tuple[float, ...]:
+        """Tell how much of each client's term is in it; empty where all of everybody's."""
+        ...
+
 
 @dataclass(frozen=True)
 class Leakage:
@@ -135,15 +140,15 @@ def solve(log: list[Any], own: bool) -> System:
 
 
 def equations(log: list[Any]) -> tuple[Floats, NDArray[np.int64]]:
-    """Write sums as rows of zeros and ones, a column for each client's term; and whose each column is."""
+    """Write sums as rows of shares, mostly ones, a column for each client's term; and whose each is."""
     column: dict[tuple[int, int], int] = {}
     terms = []
     for opening in log:
         changed = dict(opening.changed)
         terms.append([column.setdefault((i, changed.get(i, 0)), len(column)) for i in opening.clients])
     rows = np.zeros((len(log), len(column)))
-    for row, some in zip(rows, terms, strict=True):
-        row[some] = 1.0
+    for row, some, opening in zip(rows, terms, log, strict=True):
+        row[some] = opening.share or 1.0
     return rows, np.array([i for i, _ in column], np.int64)
 
 

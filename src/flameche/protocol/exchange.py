@@ -2,7 +2,8 @@
 
 All clusters' sums travel in one vector with a block for each cluster, so that an exchange is one message
 from a client, and one session under secure aggregation. A client fills the block of its own cluster and
-leaves the others zero; the blocks of clusters whose sum the guard refuses are left out by everybody.
+leaves the others zero, or fills each by its share in that cluster, which the server knows as it knows the
+cluster; the blocks of clusters whose sum the guard refuses are left out by everybody.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ class Exchange:
         self._in_the_clear = not isinstance(scheme, SecAgg) and scheme.name == "plain"
 
     def tell(self, clients: Ints, values: Ints, below: int) -> Ints:
-        """Let clients [n] tell the server a whole number each, below a limit; -1 for one that is lost."""
-        self._ledger.sent("assignment", clients, 1 if below <= 256 else 4)  # bytes
+        """Let clients [n] tell the server a whole number each, below a limit; -1 for one that is lost.
+
+        values [n], or [n m] for several numbers at once.
+        """
+        each = values.size // max(1, len(clients))
+        self._ledger.sent("assignment", clients, each * (1 if below <= 256 else 4))  # bytes
         return values
 
     def sums(
@@ -40,39 +45,44 @@ class Exchange:
 
         kind: what the guard takes the terms for (`privacy/guard.py`).
         """
-        length = terms.shape[1]
-        sums = np.full((clusters, length), np.nan)
-        sizes = np.bincount(cluster, minlength=clusters)
+        return self.shared_sums(what, terms, clients, np.eye(clusters)[cluster], kind)
+
+    def shared_sums(
+        self, what: str, terms: Floats, clients: Ints, share: Floats, kind: Kind = "sum"
+    ) -> Floats:
+        """Sum terms [n S] by the clients' shares in each cluster [n K], which the server knows; as `sums`."""
+        length, count = terms.shape[1], share.shape[1]
+        sums = np.full((count, length), np.nan)
+        members = [np.flatnonzero(share[:, k]) for k in range(count)]
         admitted = [
-            k for k in np.flatnonzero(sizes).tolist() if self.guard.admit(clients[cluster == k], kind)
+            k
+            for k in range(count)
+            if len(members[k]) and self.guard.admit(clients[members[k]], kind, share[members[k], k])
         ]
-        opened = np.isin(np.arange(clusters), admitted)
-        self._ledger.summed("metadata", sizes > 0, opened)
+        wanted = np.array([len(some) > 0 for some in members])
+        self._ledger.summed("metadata", wanted, np.isin(np.arange(count), admitted))
         if not admitted:
             return sums
-        place = np.full(clusters, -1)
-        place[admitted] = np.arange(len(admitted))
-        who = np.flatnonzero(opened[cluster])
-        total = self._total(terms[who], place[cluster[who]], len(admitted), clients[who])
+        given = share[:, admitted]
+        who = np.flatnonzero(given.sum(axis=1))
+        total = self._total(terms[who], given[who], clients[who])
         if total is None:
             return sums
         sums[admitted] = total.reshape(len(admitted), length)
         for k in admitted:
-            members = clients[cluster == k]
-            self._ledger.opened(what, members, length, self.guard.version[members], kind)
+            some = clients[members[k]]
+            version = self.guard.version[some]
+            self._ledger.opened(what, some, length, version, kind, share[members[k], k])
         return sums
 
-    def _total(self, terms: Floats, block: Ints, blocks: int, clients: Ints) -> Floats | None:
-        """Add the clients' vectors [n blocks*S]; None where no sum could be formed."""
+    def _total(self, terms: Floats, share: Floats, clients: Ints) -> Floats | None:
+        """Add the clients' vectors, terms [n S] by shares [n blocks]; None where no sum could be formed."""
         if self._in_the_clear:
             with self._ledger.clock("server", "clustering"):
-                total = np.zeros((blocks, terms.shape[1]))
-                np.add.at(total, block, terms)
+                total: Floats = (share.T @ terms).ravel()
             self._ledger.sent("exchange", clients, 8 * terms.shape[1])
-            return total.ravel()
-        vectors = np.zeros((len(terms), blocks, terms.shape[1]))
-        vectors[np.arange(len(terms)), block] = terms
-        flat = vectors.reshape(len(terms), -1)
+            return total
+        flat = by_share(terms, share)
         return (
             self._masked(flat, clients) if isinstance(self._scheme, SecAgg) else self._sealed(flat, clients)
         )
@@ -106,3 +116,9 @@ class Exchange:
             except Cancelled:
                 self._ledger.sum_cancelled()
                 return None
+
+
+def by_share(terms: Floats, share: Floats) -> Floats:
+    """Write terms [n S] as vectors with a block for each cluster, by shares [n K]: [n K*S]."""
+    vectors: Floats = share[:, :, None] * terms[:, None, :]
+    return vectors.reshape(len(terms), share.shape[1] * terms.shape[1])

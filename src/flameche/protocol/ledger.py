@@ -25,7 +25,8 @@ class Opening:
     """A sum that was opened: when, what of, over which clients, how many numbers of each.
 
     kind: "sum" of terms that are each client's own, "histogram" or second "moments". changed: how often the
-    metadata of some of the clients had changed before, for those of whom they had.
+    metadata of some of the clients had changed before, for those of whom they had. share: how much of each
+    client's term is in it; empty where all of everybody's.
     """
 
     round: int
@@ -34,6 +35,7 @@ class Opening:
     clients: tuple[int, ...]
     numbers: int
     changed: tuple[tuple[int, int], ...] = ()
+    share: tuple[float, ...] = ()
 
 
 class Ledger:
@@ -105,20 +107,27 @@ class Ledger:
             self.held_back[what] = self.held_back.get(what, 0) + int((wanted & ~opened).sum())
 
     def opened(
-        self, what: str, clients: Ints, numbers: int, version: NDArray[np.integer], kind: str = "sum"
+        self,
+        what: str,
+        clients: Ints,
+        numbers: int,
+        version: NDArray[np.integer],
+        kind: str = "sum",
+        share: NDArray[np.float64] | None = None,
     ) -> None:
         """Note that a sum over clients [n] was opened, also where nothing else is counted: it is known now.
 
-        version [n]: which of their terms is in it, by numbers that grow from `FIRST`. The same sum is noted
-        once; of very many, none is noted any more.
+        version [n]: which of their terms is in it, by numbers that grow from `FIRST`; share [n]: how much of
+        it, all where not given. The same sum is noted once; of very many, none is noted any more.
         """
         if self._named >= MOST_NAMED:
             self.unnoted += 1
             return
         later = np.flatnonzero(version > FIRST)
         changed = tuple(zip(clients[later].tolist(), (version[later] - FIRST).tolist(), strict=True))
-        opening = Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed)
-        if (key := (what, opening.clients, changed)) not in self._noted:
+        parts = () if share is None or (share == 1).all() else tuple(share.tolist())
+        opening = Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed, parts)
+        if (key := _key(opening)) not in self._noted:
             self._noted.add(key)
             self._named += len(clients)
             self.openings.append(opening)
@@ -181,14 +190,19 @@ class Ledger:
         self.oracle_knowledge = list(state["oracle_knowledge"])
         self.openings = [read_opening(opening) for opening in state.get("openings", [])]
         self.unnoted = state.get("unnoted", 0)
-        self._noted = {(each.what, each.clients, each.changed) for each in self.openings}
+        self._noted = {_key(each) for each in self.openings}
         self._named = sum(len(each.clients) for each in self.openings)
 
 
 def read_opening(told: dict[str, Any]) -> Opening:
     """Read what `asdict` and JSON made of an opening."""
     changed = tuple((int(i), int(v)) for i, v in told["changed"])
-    return Opening(**{**told, "clients": tuple(told["clients"]), "changed": changed})
+    share = tuple(told.get("share", ()))  # earlier logs have none
+    return Opening(**{**told, "clients": tuple(told["clients"]), "changed": changed, "share": share})
+
+
+def _key(opening: Opening) -> tuple[object, ...]:
+    return opening.what, opening.kind, opening.clients, opening.changed, opening.share
 
 
 def sizes_of(messages: Sequence[bytes]) -> Ints:
