@@ -126,6 +126,7 @@ class FlamecheSketch:
             self.wanted,
             self._least,
             self.choose,
+            noisy=self.world.noise > 0,
         )
         with self.world.ledger.clock("client", "clustering"):
             found = session.run(stream(self.world.seed, "sketch", self.sessions))
