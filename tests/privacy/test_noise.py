@@ -18,8 +18,6 @@ from flameche.experiments.select import select_experiment
 from flameche.metadata.extractors import Metadata
 from flameche.privacy.noise import Budget, NoisySource, secret_normals, seeded_normals
 
-pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'flameche[dp]'")
-
 EVERYBODY = np.arange(40)
 SMALL = {
     "name": "private",

@@ -10,7 +10,7 @@ from flameche.metadata import extractors
 from flameche.metadata.bounded import BoundedFeatures
 from flameche.metadata.extractors import Axes, ClientSamples, Metadata
 from flameche.models import FeatureExtractor, build_model
-from flameche.privacy.noise import Arrays, NoisySource, secret_normals, seeded_normals
+from flameche.privacy.noise import Arrays, Budget, NoisySource, secret_normals, seeded_normals
 from flameche.rng import stream_seed
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -28,10 +28,11 @@ def shared_model(config: ModelConfig, shape: Shape, classes: int, seed: int, num
 
 def noisy_source(experiment: Experiment, seed: int, kept: Arrays | None = None) -> NoisySource | None:
     """Make what adds noise to clients' metadata, where privacy is asked for."""
-    if (budget := experiment.privacy.budget) is None:
+    how = experiment.privacy
+    if how.epsilon is None:
         return None
-    draw = seeded_normals(seed) if experiment.privacy.noise == "seeded" else secret_normals
-    return NoisySource(budget, draw, kept)
+    draw = seeded_normals(seed) if how.noise == "seeded" else secret_normals
+    return NoisySource(Budget(how.epsilon, how.delta), draw, kept)
 
 
 class Extraction:

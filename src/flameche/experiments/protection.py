@@ -8,6 +8,7 @@ from flameche.crypto.registry import SCHEMES
 from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
+from flameche.privacy.noise import Budget
 from flameche.protocol.ledger import Ledger
 
 FEW_CLIENTS, FEW_EACH = 24, 8  # up to so many clients, or fewer a cluster, guarded clusters may be random
@@ -36,8 +37,10 @@ def packages(experiment: Experiment) -> list[str]:
 
 def accounted(experiment: Experiment, ledger: Ledger) -> dict[str, Any] | None:
     """Say what noise costs and covers: epsilon of one release, and of all of the client with the most."""
-    if (budget := experiment.privacy.budget) is None:
+    how = experiment.privacy
+    if how.epsilon is None:
         return None
+    budget = Budget(how.epsilon, how.delta)
     releases = max(1, int(ledger.releases.max(initial=0)))  # on a network, nodes count
     return {
         "unit": "record",
@@ -45,7 +48,7 @@ def accounted(experiment: Experiment, ledger: Ledger) -> dict[str, Any] | None:
         "delta": budget.delta,
         "releases": releases,
         "epsilon_spent": budget.spent(releases),
-        "noise": experiment.privacy.noise,
+        "noise": how.noise,
         "multiplier": budget.multiplier,
     }
 

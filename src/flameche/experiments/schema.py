@@ -36,7 +36,6 @@ from flameche.experiments.events import Events, check_events
 from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodConfig
 from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.wording import did_you_mean, toml_literal
-from flameche.privacy.noise import Budget
 
 MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "resnet18-unpooled", "small-cnn")
 
@@ -254,11 +253,6 @@ class PrivacyConfig(Table):
     epsilon: Annotated[float, Field(gt=0, le=1000)] | None = None
     delta: float = Field(default=1e-5, gt=0, lt=1)
     noise: Literal["secret", "seeded"] = "secret"
-
-    @property
-    def budget(self) -> Budget | None:
-        """What a release may cost; None where nothing is asked for."""
-        return None if self.epsilon is None else Budget(self.epsilon, self.delta)
 
 
 class Experiment(Table):
