@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from flameche.errors import ConfigError, StoreError
-from flameche.experiments.build import build
+from flameche.experiments.build import build, load_federation
 from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
 from flameche.experiments.leakage import audit_run
+from flameche.experiments.newcomers import Finished, assign_client
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.experiments.select import select_experiment
 from flameche.metadata.extractors import Metadata
@@ -170,6 +171,27 @@ def test_seeded_noise_says_that_it_protects_nobody_and_makes_equal_runs():
     one, two = cluster_experiment(experiment, 0), cluster_experiment(experiment, 0)
     assert one["assignment_final"] == two["assignment_final"]
     assert any("protects nobody" in note for note in one["notes"])
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "secagg"])
+def test_noise_and_a_scheme_go_together(scheme):
+    found = cluster_experiment(small(privacy={"epsilon": 100.0}, scheme={"kind": scheme}), 0)
+    assert found["ari_final"] == 1.0
+    assert all(party["solved"] == 0 for party in found["leakage"].values())
+
+
+def test_a_newcomer_finds_its_cluster_by_features_that_are_bounded_as_everybodys(tmp_path):
+    experiment = small(privacy={"epsilon": 100.0})
+    summary, folder = run_experiment(experiment, 0, tmp_path)
+    federation, _ = load_federation(experiment, 1)
+    finished = Finished.read(folder)
+    for group in (0, 1):
+        own = federation.train.of(int(np.flatnonzero(federation.group == group)[0]))
+        found = assign_client(finished, own[0], own[1])
+        group_of = dict(
+            zip(summary["assignment_final"], load_federation(experiment, 0)[0].group, strict=True)
+        )
+        assert group_of[found["cluster"]] == group
 
 
 def test_groups_are_found_under_noise_that_is_small():
