@@ -31,7 +31,7 @@ def print_audit(found: dict[str, Any]) -> None:
     """Print what each party could learn, and what was opened."""
     out_console.print(
         f"{found['clients']} clients · scheme {found['scheme']} · no sum over fewer than "
-        f"{found['min_cluster']} · no noise",
+        f"{found['min_cluster']} · {_noise(found['noise'])}",
         style="bold", soft_wrap=True,
     )  # fmt: skip
     rows = []
@@ -63,3 +63,11 @@ def print_audit(found: dict[str, Any]) -> None:
 def _range(of: dict[str, int]) -> str:
     few, many = of["smallest_set"], of["largest_set"]
     return str(few) if few == many else f"{few} to {many}"
+
+
+def _noise(told: dict[str, Any] | None) -> str:
+    """Say what noise is in the terms of the sums."""
+    if told is None:
+        return "no noise"
+    seeded = ", seeded: for experiments alone" if told["noise"] == "seeded" else ""
+    return f"noise at the source, epsilon = {told['epsilon_spent']:.3g} at delta = {told['delta']:g}{seeded}"

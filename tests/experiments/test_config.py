@@ -84,6 +84,9 @@ CHANGES: dict[str, Any] = {
     "scheme.key_file": "site/client.key",
     "scheme.updates": "ckks",
     "metadata.seed": 0,
+    "privacy.epsilon": 2.0,
+    "privacy.delta": 1e-6,
+    "privacy.noise": "seeded",
     "method.kind": "fedavg",
     "method.clusters": 3,
     "method.most_clusters": 6,
@@ -127,6 +130,8 @@ NEEDED_BY: dict[str, dict[str, Any]] = {
     "training.turn": {"training": {"augment": True}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
     "method.m_step": {"method": {"mode": "robust"}},
+    "privacy.delta": {"privacy": {"epsilon": 1.0}},
+    "privacy.noise": {"privacy": {"epsilon": 1.0}},
 }
 
 
@@ -455,11 +460,11 @@ def test_a_wrong_value_in_a_file_is_told_with_the_files_name(tmp_path: Path) -> 
         ({"clients": 1}, "unknown key 'clients'; did you mean 'data.clients'?"),
         ({"model": {"zzz": 1}}, "unknown key 'model.zzz'; known are model.kind, model.head"),
         ({"kind": "x"}, "unknown key 'kind'; known are name, seeds, rounds, participation, data, model, "
-                        "training, metadata, method, scheme, events"),
+                        "training, metadata, method, scheme, privacy, events"),
         ({"model": {"zzz": 1, "hed": 2}},
          "unknown key 'model.zzz'; known are model.kind, model.head (and 1 more)"),
         ({"a\nb": 1}, "unknown key 'a\\nb'; known are name, seeds, rounds, participation, data, model, "
-                      "training, metadata, method, scheme, events"),
+                      "training, metadata, method, scheme, privacy, events"),
         ({"method": {"kind": "fedavg", "tau": 3}},
          "unknown key 'method.tau' for method.kind = \"fedavg\"; it belongs to kind flameche"),
     ],

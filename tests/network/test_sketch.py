@@ -1,10 +1,14 @@
 """A clustering session on a network: all nodes in it, and what happens if one is lost in the middle."""
 
+import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from flameche.errors import ConfigError
+from flameche.network.node import Node
 from flameche.network.parcel import Lost
-from tests.network.local import coordinator, experiment, federation
+from flameche.network.site import Site
+from tests.network.local import coordinator, experiment, federation, work
 from tests.network.test_equal import keys_for
 
 GROUPS = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -44,3 +48,24 @@ def test_a_node_that_is_lost_in_the_session_costs_it_and_all_of_them_hold_it_aga
     assert lost == [1] and records[0]["assignment"] == [-1] * 8
     assert len(records[1]["participants"]) == 8 and len(records[2]["participants"]) == 4
     assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
+
+
+def test_nodes_add_noise_by_themselves_and_keep_it(tmp_path):
+    own = eight("secagg", privacy={"epsilon": 100.0})
+    server, _ = served(own, tmp_path)
+    assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
+    work.cache_clear()  # a process of its own, later
+    for number in range(8):
+        mine, other = (
+            Node(work(own, 0, number, None), Site(tmp_path / f"{s}{number}")) for s in ("site", "new")
+        )
+        with np.load(tmp_path / f"site{number}" / "metadata.npz") as held:
+            sent = held["phi"]
+        assert sent.shape == (1, 10, 16) and (mine._metadata().phi == sent).all()
+        anew = other._metadata().phi  # the same data and seed, other noise
+        assert np.isclose(anew, sent).mean() < 0.01 and np.abs(anew - sent).max() < 1
+
+
+def test_noise_from_the_seed_is_no_thing_for_a_network(tmp_path):
+    with pytest.raises(ConfigError, match="every node knows the seed"):
+        served(eight("secagg", privacy={"epsilon": 4.0, "noise": "seeded"}), tmp_path)

@@ -20,7 +20,7 @@ import numpy as np
 from flameche.em import leaves as splitting
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice, choose_clusters, join_wide
-from flameche.em.sketch import Sketch, moment_terms, projection, sketch_from
+from flameche.em.sketch import Sketch, moment_terms, projection, sketch_from, unprojected
 from flameche.em.spherical import NOISE, Centroids, Floats, Ints, cosine, m_step, statistics
 from flameche.em.ward import join, merge_down
 from flameche.privacy.guard import Kind
@@ -54,7 +54,8 @@ class Found:
 class Session:
     """The exchanges of one session; `phi` [n B F], `weight` [n B]: the clients' metadata, as prepared.
 
-    `clusters` is their number, or with `choose` the most that there may be.
+    `clusters` is their number, or with `choose` the most that there may be. `noisy`: metadata have noise that
+    protects them whatever is opened.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Session:
         clusters: int,
         least: int,
         choose: bool = False,
+        noisy: bool = False,
     ) -> None:
         self.exchange, self.clients, self.phi, self.weight = exchange, clients, phi, weight
-        self.clusters, self.least, self.choose = clusters, max(1, least), choose
+        self.clusters, self.least, self.choose, self.noisy = clusters, max(1, least), choose, noisy
 
     def run(self, rng: np.random.Generator) -> Found | None:
         """Play all exchanges; None where a sum that everything rests on may not be opened."""
@@ -98,7 +100,7 @@ class Session:
 
     def _sketch(self, rng: np.random.Generator) -> Sketch | None:
         _, blocks, features = self.phi.shape
-        matrix = projection(rng, blocks, features)
+        matrix = unprojected(blocks, features) if self.noisy else projection(rng, blocks, features)
         total = self._sum("second moments", moment_terms(self.phi, self.weight, matrix), "moments")
         if total is None:
             return None

@@ -35,6 +35,11 @@ def projection(rng: np.random.Generator, blocks: int, features: int) -> Floats:
     return matrix
 
 
+def unprojected(blocks: int, features: int) -> Floats:
+    """Leave blocks as they are [B F F]: those with noise need no projection to protect them."""
+    return np.broadcast_to(np.eye(features), (blocks, features, features))
+
+
 def moment_terms(phi: Floats, weight: Floats, matrix: Floats) -> Floats:
     """Write each client's term of the sum over everybody: the second moments of its projected blocks.
 

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LENT = 1e-9  # the weight of a block that a centroid does not have itself
 NOISE = 1e-5  # what a sum of weights may be off by under CKKS; the smallest weight there is, is 1/64
+SCATTER = 0.03  # the variance of a sample in each of 16 numbers, where samples have length one at most
 FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
 
 
@@ -96,9 +97,14 @@ def m_step(totals: Floats, previous: Centroids) -> Centroids:
     return Centroids(theta, np.where(held, mass, previous.mass))
 
 
-def sample_weight(counts: Ints) -> Floats:
-    """Weigh class means by the samples behind them [C B], up to `FULL`."""
-    return np.minimum(counts, FULL) / FULL
+def sample_weight(counts: Ints, noise: float = 0.0) -> Floats:
+    """Weigh class means by the samples behind them [C B], up to `FULL`.
+
+    With `noise` of standard deviation noise / n in every number of a mean of n samples, it counts as one
+    of so many exact samples as would make it as uncertain: next to none where noise drowns it.
+    """
+    worth = counts / (1.0 + noise**2 / (SCATTER * np.maximum(counts, 1)))
+    return np.minimum(worth, FULL) / FULL
 
 
 def filled(centroids: Centroids) -> Centroids:

@@ -176,3 +176,23 @@ def check_living(experiment: Experiment) -> None:
             f'events: method.kind = "{kind}" clusters once, when every client has been seen, and cannot '
             "follow clients that come, go or drift"
         )
+
+
+def check_privacy(experiment: Experiment) -> None:
+    """Refuse noise where it would not be all that is known of a client's metadata."""
+    privacy, method = experiment.privacy, experiment.method
+    if privacy.epsilon is None:
+        if told := list(privacy.model_dump(exclude_defaults=True)):
+            raise ConfigError(f"privacy.{told[0]} needs privacy.epsilon, without which no noise is added")
+        return
+    if not isinstance(method, FlamecheConfig) or method.mode != "sketch":
+        mode = getattr(method, "mode", None)
+        have = f'method.kind = "{method.kind}"' + (f' with mode = "{mode}"' if mode else "")
+        raise ConfigError(
+            f'privacy.epsilon is for method.kind = "flameche" with mode = "sketch"; {have} adds no noise'
+        )
+    if experiment.metadata.kind not in ("random-gaussian", "random-uniform"):
+        raise ConfigError(
+            "privacy.epsilon needs features that can be clipped sample by sample: metadata.kind = "
+            f'"random-gaussian" or "random-uniform", not "{experiment.metadata.kind}"'
+        )

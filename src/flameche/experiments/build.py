@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.data import Federation, build_federation, load_dataset, load_npz
+from flameche.errors import ConfigError
 from flameche.experiments.drifts import DataDrift
-from flameche.experiments.extraction import Extraction, Progress, shared_model
+from flameche.experiments.extraction import Extraction, Progress, noisy_source, shared_model
 from flameche.experiments.keys import key_notes, make_scheme_for
 from flameche.experiments.protection import leak_notes, protection_notes
 from flameche.experiments.schema import Experiment
@@ -21,6 +24,7 @@ from flameche.methods import make_method
 from flameche.methods.base import Method, World
 from flameche.methods.selection import Selection, select_clusters
 from flameche.models.build import choose_kind
+from flameche.privacy.noise import NoisySource
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
 from flameche.simulation.events import Timeline
@@ -51,13 +55,15 @@ def build(
     metadata: Metadata | None = None,
     scheme: Scheme | SecAgg | None = None,
     clusters: int | None = None,
+    source: NoisySource | None = None,
     progress: Progress | None = None,
 ) -> Setup:
     """Build a run of an experiment; without training, only its clustering half.
 
     Metadata that are known already (same data, extractor and seed) may be given, and so may the number of
-    clusters that was chosen earlier for `clusters = "auto"`.
+    clusters that was chosen earlier for `clusters = "auto"`, and the source of noise.
     """
+    source = source or noisy_source(experiment, seed)
     federation, world = build_world(
         experiment,
         seed,
@@ -65,10 +71,11 @@ def build(
         training=training,
         metadata=metadata,
         scheme=scheme,
+        source=source,
         progress=progress,
     )
     method, selection = build_method(experiment, world, clusters, progress)
-    timeline = timeline_of(experiment, federation, seed, device, training)
+    timeline = timeline_of(experiment, federation, seed, device, training, source)
     return Setup(federation, world, method, world.notes, timeline, selection)
 
 
@@ -98,13 +105,24 @@ def build_world(
     training: bool = True,
     metadata: Metadata | None = None,
     scheme: Scheme | SecAgg | None = None,
+    source: NoisySource | None = None,
     progress: Progress | None = None,
 ) -> tuple[Federation, World]:
     """Build the clients and the world that a method acts in."""
+    source = source or noisy_source(experiment, seed)
+    if source is not None and metadata is not None:
+        raise ConfigError("privacy.epsilon: metadata that are given have no noise; let them be extracted")
     federation, notes = load_federation(experiment, seed)
     prepare_torch(device, experiment.training.threads or _threads(experiment, federation))
     ledger = Ledger(federation.clients)
     scheme = scheme or make_scheme_for(experiment)
+
+    def extract() -> Metadata:
+        found = extract_metadata(experiment, federation, seed, device, progress, source)
+        if source is not None:
+            ledger.released(np.arange(federation.clients))
+        return found
+
     world = World(
         clients=federation.clients,
         rounds=experiment.rounds,
@@ -118,13 +136,14 @@ def build_world(
         updates=protect_updates(
             experiment.scheme.updates, federation.clients, experiment.scheme.least, ledger
         ),
-        extract=lambda: extract_metadata(experiment, federation, seed, device, progress),
+        extract=extract,
         samples=lambda: own_samples(experiment, federation),
         group=federation.group,
         weighting=experiment.training.weighting,
         server_lr=experiment.training.server_lr,
         absent=experiment.training.absent,
         known_metadata=metadata,
+        noise=source.noise if source else 0.0,
     )
     world.notes.extend([*notes, *protection_notes(experiment), *key_notes(experiment.scheme, scheme)])
     return federation, world
@@ -140,7 +159,12 @@ def chosen_note(selection: Selection) -> str:
 
 
 def timeline_of(
-    experiment: Experiment, federation: Federation, seed: int, device: str, training: bool
+    experiment: Experiment,
+    federation: Federation,
+    seed: int,
+    device: str,
+    training: bool,
+    source: NoisySource | None = None,
 ) -> Timeline:
     """Schedule the config's events, and say how data drift."""
     drift = DataDrift(
@@ -148,6 +172,7 @@ def timeline_of(
         samples=lambda dealt: own_samples(experiment, dealt),
         extraction=Extraction(experiment, federation.shape, federation.classes, seed, device),
         trainer=(lambda dealt: _trainer(experiment, dealt, seed, device)) if training else None,
+        source=source,
     )
     return Timeline(federation.clients, scheduled(experiment.events, federation.group, seed), drift)
 
@@ -189,11 +214,21 @@ def own_samples(experiment: Experiment, federation: Federation) -> ClientSamples
 
 
 def extract_metadata(
-    experiment: Experiment, federation: Federation, seed: int, device: str, progress: Progress | None = None
+    experiment: Experiment,
+    federation: Federation,
+    seed: int,
+    device: str,
+    progress: Progress | None = None,
+    source: NoisySource | None = None,
 ) -> Metadata:
-    """Summarise each client's samples as the config says."""
+    """Summarise each client's samples as the config says, with noise where it asks for privacy."""
     extraction = Extraction(experiment, federation.shape, federation.classes, seed, device)
-    return extraction(own_samples(experiment, federation), progress)
+
+    def exact() -> Metadata:
+        return extraction(own_samples(experiment, federation), progress)
+
+    source = source or noisy_source(experiment, seed)
+    return source.release(np.arange(federation.clients), exact) if source else exact()
 
 
 def training_plan(experiment: Experiment) -> TrainingPlan:

@@ -21,7 +21,7 @@ from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError, DataError
 from flameche.experiments.build import load_federation, own_samples, training_plan
 from flameche.experiments.config import config_hash, to_toml
-from flameche.experiments.extraction import Extraction, shared_model
+from flameche.experiments.extraction import Extraction, noisy_source, shared_model
 from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
@@ -97,6 +97,7 @@ def node_work(
         scheme=scheme,
         fingerprint=_fingerprint(experiment, scheme),
         min_cluster=experiment.scheme.least,
+        noise=source.noise if (source := noisy_source(experiment, seed)) else 0.0,
         metadata=part.metadata,
         trainer=part.trainer,
         box=box,
@@ -135,7 +136,8 @@ def _session(experiment: Experiment) -> int:
     method = experiment.method
     if not isinstance(method, FlamecheConfig) or method.mode != "sketch":
         return 0
-    return session_size(method.most_clusters if method.clusters == "auto" else method.clusters)
+    clusters = method.most_clusters if method.clusters == "auto" else method.clusters
+    return session_size(clusters, noisy=experiment.privacy.epsilon is not None)
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -160,6 +162,8 @@ def check_deployable(experiment: Experiment) -> None:
         raise ConfigError('training.absent = "stay" does not run on a network yet; "out" does')
     if (rule := experiment.training.bn_buffers) in ("local", "member"):
         raise ConfigError(f'training.bn_buffers = "{rule}" does not run on a network yet; "mean" does')
+    if experiment.privacy.noise == "seeded":
+        raise ConfigError('privacy.noise = "seeded" is for simulations: every node knows the seed')
     if experiment.events:
         raise ConfigError("[[events]] are for simulations; on a network, nodes come and go by themselves")
     if experiment.metadata.kind == "mean-pca-shared" and has_metadata(experiment):
@@ -208,7 +212,10 @@ class _Part:
         data = self.data
         extraction = Extraction(self._experiment, data.shape, data.classes, self._seed, self._device)
         samples = own_samples(self._experiment, self._federation()).of(np.array([self._number]))
-        return extraction(samples)
+        source = noisy_source(self._experiment, self._seed)
+        if source is None:
+            return extraction(samples)
+        return source.release(np.array([self._number]), lambda: extraction(samples))
 
     def keepsake(self, keep: Arrays) -> Arrays:
         """Add to what a method keeps what a newcomer needs besides: shape, classes and the run's seed."""

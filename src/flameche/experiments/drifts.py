@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from flameche.data import Federation
 from flameche.experiments.extraction import Extraction
-from flameche.metadata.extractors import ClientSamples
+from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.methods.base import Ints, World
+from flameche.privacy.noise import NoisySource
 from flameche.training.trainer import Trainer
 
 
@@ -24,9 +25,10 @@ class DataDrift:
         samples: Callable[[Federation], ClientSamples],
         extraction: Extraction,
         trainer: Callable[[Federation], Trainer] | None,
+        source: NoisySource | None = None,
     ) -> None:
         self._deal, self._samples = deal, samples
-        self._extraction, self._trainer = extraction, trainer
+        self._extraction, self._trainer, self._source = extraction, trainer, source
         self._moved: dict[int, int] = {}
 
     def __call__(self, world: World, clients: Ints, to: Ints) -> None:
@@ -43,5 +45,15 @@ class DataDrift:
             world.trainer = trainer
         if world.has_metadata:
             with world.ledger.clock("client", "extraction"):
-                rows = self._extraction(self._samples(federation).of(clients)).checked(clients.tolist())
+                rows = self._rows(clients, federation).checked(clients.tolist())
+            if self._source is not None:
+                world.ledger.released(clients)
             world.known_metadata = world.metadata.with_rows(clients, rows)
+
+    def _rows(self, clients: Ints, federation: Federation) -> Metadata:
+        """Give the new metadata of clients [n]; with noise, they are a new release."""
+
+        def exact() -> Metadata:
+            return self._extraction(self._samples(federation).of(clients))
+
+        return self._source.release(clients, exact) if self._source else exact()

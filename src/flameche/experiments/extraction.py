@@ -7,8 +7,10 @@ from typing import Any
 
 from flameche.experiments.schema import Experiment, ModelConfig
 from flameche.metadata import extractors
+from flameche.metadata.bounded import BoundedFeatures
 from flameche.metadata.extractors import Axes, ClientSamples, Metadata
 from flameche.models import FeatureExtractor, build_model
+from flameche.privacy.noise import Arrays, Budget, NoisySource, secret_normals, seeded_normals
 from flameche.rng import stream_seed
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -24,8 +26,19 @@ def shared_model(config: ModelConfig, shape: Shape, classes: int, seed: int, num
     return build_model(config.kind, shape, classes, stream_seed(seed, *names))
 
 
+def noisy_source(experiment: Experiment, seed: int, kept: Arrays | None = None) -> NoisySource | None:
+    """Make what adds noise to clients' metadata, where privacy is asked for."""
+    how = experiment.privacy
+    if how.epsilon is None:
+        return None
+    draw = seeded_normals(seed) if how.noise == "seeded" else secret_normals
+    return NoisySource(Budget(how.epsilon, how.delta), draw, kept)
+
+
 class Extraction:
     """What a run's clients do to their samples; it depends on the config, the seed and the images' shape.
+
+    Where privacy is asked for, features are bounded; the noise is added afterwards (`NoisySource`).
 
     `axes`: the basis of kind "mean-pca-shared", which is made from all clients' data; fitted to the first
     samples, unless given.
@@ -42,6 +55,7 @@ class Extraction:
     ) -> None:
         self._config, self._device = experiment.metadata, device
         self._model, self._shape, self._classes = experiment.model, shape, classes
+        self._bounded = experiment.privacy.epsilon is not None
         self._seed = seed if experiment.metadata.seed is None else experiment.metadata.seed
         self.axes = axes
 
@@ -73,7 +87,7 @@ class Extraction:
         return self.axes or self.fitted(samples())
 
     def _features(self, samples: ClientSamples, progress: Progress | None) -> Metadata:
-        features = FeatureExtractor(
+        features: Callable[[Any], Any] = FeatureExtractor(
             shared_model(self._model, self._shape, self._classes, self._seed),
             self._shape,
             seed=stream_seed(self._seed, "metadata"),
@@ -81,6 +95,8 @@ class Extraction:
             head=self._model.head,
             device=self._device,
         )
+        if self._bounded:
+            features = BoundedFeatures(features, self._shape)
         done = 0
 
         def advance(count: int) -> None:

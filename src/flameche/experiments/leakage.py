@@ -89,6 +89,6 @@ def audit_run(path: Path) -> dict[str, Any]:
             what: {"sums": len(sizes), "smallest_set": min(sizes), "largest_set": max(sizes)}
             for what, sizes in kinds.items()
         },
-        "noise": None,
+        "noise": summary.get("privacy"),
         "notes": notes,
     }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flameche.data.split import lost_by_client
 from flameche.experiments.build import extract_metadata, load_federation
 from flameche.experiments.config import Experiment
-from flameche.experiments.extraction import Progress
+from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import key_notes, make_scheme_for
 from flameche.experiments.protection import protection_notes
 from flameche.experiments.provenance import sources
@@ -34,6 +34,8 @@ def key_of(experiment: Experiment, seed: int) -> str:
         name: getattr(experiment, name).model_dump(mode="json", exclude_defaults=True)
         for name in ("data", "model", "metadata")
     }
+    if experiment.privacy.epsilon is not None:
+        parts["privacy"] = experiment.privacy.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
     return f"{experiment.data.dataset}-{digest}-{seed}"
 
@@ -108,6 +110,9 @@ def world_of(experiment: Experiment, seed: int, metadata: Metadata, group: Group
         samples=images,
         group=group,
         known_metadata=metadata,
+        noise=source.noise if (source := noisy_source(experiment, seed)) else 0.0,
     )
+    if source is not None:
+        world.ledger.released(np.arange(clients))
     world.notes.extend([*protection_notes(experiment), *key_notes(experiment.scheme, scheme)])
     return world

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flameche.crypto.registry import SCHEMES
 from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
+from flameche.privacy.noise import Budget
 from flameche.protocol.ledger import Ledger
 
 FEW_CLIENTS, FEW_EACH = 24, 8  # up to so many clients, or fewer a cluster, guarded clusters may be random
@@ -28,7 +31,45 @@ def protection(experiment: Experiment) -> str:
 def packages(experiment: Experiment) -> list[str]:
     """List the packages that this protection stands on."""
     kinds = [experiment.scheme.kind if has_metadata(experiment) else "plain", experiment.scheme.updates]
-    return sorted({SCHEMES[kind].needs for kind in kinds if kind != "clear"} - {""})
+    noise = {"dp-accounting"} if experiment.privacy.epsilon is not None else set()
+    return sorted({SCHEMES[kind].needs for kind in kinds if kind != "clear"} - {""} | noise)
+
+
+def accounted(experiment: Experiment, ledger: Ledger) -> dict[str, Any] | None:
+    """Say what noise costs and covers: epsilon of one release, and of all of the client with the most."""
+    how = experiment.privacy
+    if how.epsilon is None:
+        return None
+    budget = Budget(how.epsilon, how.delta)
+    releases = max(1, int(ledger.releases.max(initial=0)))  # on a network, nodes count
+    return {
+        "unit": "record",
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "releases": releases,
+        "epsilon_spent": budget.spent(releases),
+        "noise": how.noise,
+        "multiplier": budget.multiplier,
+    }
+
+
+def release_notes(experiment: Experiment, ledger: Ledger) -> list[str]:
+    """Say what noise covers and what it does not, and what the releases cost together."""
+    if (found := accounted(experiment, ledger)) is None:
+        return []
+    more = ""
+    if found["releases"] > 1:
+        more = f"; {found['releases']} releases of some clients cost {found['epsilon_spent']:.3g} together"
+    notes = [
+        f"metadata have noise: epsilon = {found['epsilon']:g} at delta = {found['delta']:g} for one "
+        f"record{more}. Class counts, model updates and that a client takes part are not covered "
+        "(SECURITY.md)"
+    ]
+    if found["noise"] == "seeded":
+        notes.append(
+            'privacy.noise = "seeded": who knows the seed can take the noise out; it protects nobody'
+        )
+    return notes
 
 
 def protection_notes(experiment: Experiment) -> list[str]:

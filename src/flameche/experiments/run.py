@@ -13,11 +13,19 @@ import numpy as np
 from flameche.errors import ConfigError
 from flameche.experiments.build import Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
-from flameche.experiments.extraction import Progress
+from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import bound_advice, keep_key, make_scheme_for, scheme_of_run
 from flameche.experiments.leakage import leaked, opened
 from flameche.experiments.newcomers import keepsake
-from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
+from flameche.experiments.protection import (
+    accounted,
+    deferred,
+    deferred_notes,
+    has_metadata,
+    packages,
+    protection,
+    release_notes,
+)
 from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
 from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
@@ -55,11 +63,15 @@ def run_experiment(
         start = time.perf_counter()
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
         clusters = None if fresh else folder.clusters
-        setup = build(experiment, seed, device=device, scheme=scheme, clusters=clusters, progress=progress)
+        source = noisy_source(experiment, seed, None if fresh else folder.noisy)
+        how: dict[str, Any] = {"scheme": scheme, "clusters": clusters, "source": source}
+        setup = build(experiment, seed, device=device, progress=progress, **how)
         if fresh:
             folder.clear()
             folder.keep_inputs(inputs(experiment))
             keep_key(experiment, scheme, folder)
+        if source is not None:
+            source.keep_in(folder.keep_noisy)
         if setup.selection is not None:
             folder.write_json("selection.json", described(setup.selection))
         folder.write_text("config.toml", to_toml(experiment))
@@ -161,11 +173,12 @@ def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: s
         "deferred": deferred(ledger),
         "seconds": ledger.seconds_by_part(),
         "ledger": ledger.summary(),
+        "privacy": accounted(experiment, ledger),
         "versions": versions([*packages(experiment), *more]),
         "commit": commit(),
         "sources": sources(experiment.model.kind),
         "config_hash": config_hash(experiment),
-        "notes": [*notes, *deferred_notes(experiment, ledger)],
+        "notes": [*notes, *deferred_notes(experiment, ledger), *release_notes(experiment, ledger)],
     }
 
 

@@ -27,6 +27,7 @@ from flameche.experiments.agreement import (
     check_guard,
     check_living,
     check_numbers,
+    check_privacy,
     check_soft,
     check_statistics,
     check_terms,
@@ -243,6 +244,17 @@ class SchemeConfig(Table):
         return self.min_cluster or (1 if self.kind == "plain" and self.updates == "clear" else 3)
 
 
+class PrivacyConfig(Table):
+    """Differential privacy for single records: (`epsilon`, `delta`), off without an epsilon.
+
+    `noise`: drawn from the system's entropy ("secret"), or from the run's seed, which protects nobody.
+    """
+
+    epsilon: Annotated[float, Field(gt=0, le=1000)] | None = None
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    noise: Literal["secret", "seeded"] = "secret"
+
+
 class Experiment(Table):
     """Everything that a run needs to know; equal experiments with equal seeds give equal results."""
 
@@ -256,6 +268,7 @@ class Experiment(Table):
     metadata: MetadataConfig = MetadataConfig()
     method: MethodConfig = FlamecheConfig()
     scheme: SchemeConfig = SchemeConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     events: Events = ()
 
     @property
@@ -280,6 +293,7 @@ class Experiment(Table):
         check_statistics(self)
         check_guard(self)
         check_numbers(self)
+        check_privacy(self)
         check_living(self)
         check_events(self.events, self.data.clients, self.data.group_count, self.rounds)
         return self

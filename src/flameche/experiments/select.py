@@ -7,6 +7,7 @@ from typing import Any
 
 from sklearn.metrics import adjusted_rand_score
 
+from flameche.errors import ConfigError
 from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
@@ -30,6 +31,11 @@ def select_experiment(
 
     Metadata that are known already (same data, extractor and seed) may be given.
     """
+    if experiment.privacy.epsilon is not None:
+        raise ConfigError(
+            "privacy.epsilon: choosing K apart from the run would be a release of its own; "
+            'take method.clusters = "auto"'
+        )
     start = time.perf_counter()
     federation, world = build_world(
         experiment, seed, device=device, training=False, metadata=metadata, progress=progress

@@ -3,6 +3,7 @@
     config.toml  environment.json  rounds.jsonl  checkpoint.npz  clients.parquet  summary.json
     error.txt, why a sweep's run failed
     clusters.npz  models.npz, what a newcomer needs (`newcomers.py`)
+    noisy.npz, the clients' metadata with noise, where privacy is asked for
     openings.json, the sums that were opened, for `flameche audit`
     client.key, while an encrypted run lasts; key.json, the key's fingerprint
 
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 from flameche.errors import RunBusy, StoreError
 from flameche.experiments.provenance import sources_note
 from flameche.simulation.engine import Checkpoint
+
+NOISY = "noisy.npz"
 
 
 def has_checkpoint(path: Path) -> bool:
@@ -91,10 +94,27 @@ class RunFolder:
             "openings.json",
             "clusters.npz",
             "models.npz",
+            NOISY,
             "error.txt",
         )
         for name in ("checkpoint.npz", "summary.json", *keys, *made):
             (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def noisy(self) -> dict[str, NDArray[np.generic]] | None:
+        """Read the metadata with noise of a run that was interrupted; None if there are none."""
+        file = self.path / NOISY
+        if not file.exists():
+            return None
+        try:
+            with file.open("rb") as raw, np.load(raw) as held:
+                return {key: held[key] for key in held.files}
+        except (ValueError, OSError, EOFError, KeyError, BadZipFile) as problem:
+            raise StoreError(f"{file} is damaged; --fresh runs it again, with new noise") from problem
+
+    def keep_noisy(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Keep metadata with noise: a run that goes on must not draw other noise."""
+        self.write_arrays(NOISY, arrays)
 
     @property
     def clusters(self) -> int | None:

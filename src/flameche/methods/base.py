@@ -49,6 +49,7 @@ class World:
     absent: Literal["out", "stay"] = "out"  # of an average, or in it with the model as it was
     min_cluster: int = 1  # no sum over fewer clients is opened
     updates: UpdateSums | None = None  # how model updates are protected; None in the clear
+    noise: float = 0.0  # of standard deviation noise / n in metadata that are means of n samples
     notes: list[str] = field(default_factory=list)  # what a reader of the results should know
     known_metadata: Metadata | None = field(default=None, repr=False)
 
@@ -231,7 +232,7 @@ class World:
 
     def cohort(self, **how: Any) -> Cohort:
         """Give the clients as holders of their metadata; `how` is the cohort's own."""
-        return Cohort(self.metadata, self.scheme, self.ledger, **how)
+        return Cohort(self.metadata, self.scheme, self.ledger, noise=self.noise, **how)
 
     def exchange(self, cohort: Cohort) -> Exchange:
         """Give the way in which sums are formed that the guard of the whole run decides on."""

@@ -33,6 +33,7 @@ from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.rng import stream
 
 EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
+WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
 
 
@@ -106,7 +107,7 @@ class FlamecheSketch:
     def _members(self, r: int, participants: Ints) -> Ints:
         """Choose a session's clients: everybody, or of many those that are far and some others."""
         there = self.world.reachable(self.present, participants)
-        size = session_size(self.wanted)
+        size = session_size(self.wanted, noisy=self.world.noise > 0)
         if len(there) <= size:
             return there
         order = stream(self.world.seed, "session", r).permutation(there)
@@ -130,7 +131,16 @@ class FlamecheSketch:
     def _session(self, clients: Ints) -> Session:
         """Give a session of these clients."""
         phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
-        return Session(self.exchange, clients, phi, weight, self.wanted, self._least, self.choose)
+        return Session(
+            self.exchange,
+            clients,
+            phi,
+            weight,
+            self.wanted,
+            self._least,
+            self.choose,
+            noisy=self.world.noise > 0,
+        )
 
     def _take(self, clients: Ints, found: Found) -> Ints:
         """Take over what a session found; clusters keep the names that most of their clients know.
@@ -290,9 +300,9 @@ def chosen(choice: Choice, clients: int) -> str:
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
 
 
-def session_size(clusters: int) -> int:
+def session_size(clusters: int, noisy: bool = False) -> int:
     """Count the clients that a session for so many clusters takes, where there are more."""
-    return max(EVERYBODY, EACH * clusters)
+    return max(WITH_NOISE if noisy else EVERYBODY, EACH * clusters)
 
 
 def _most(before: Ints) -> int:

@@ -57,6 +57,7 @@ class Work:
     trainer: Callable[[], Trainer] = field(repr=False)  # over this client's data, under its number
     box: Box | None = None  # where the server must not read what clients know
     keepsake: Callable[[Arrays], Arrays] = lambda keep: keep  # of what a method keeps: what newcomers need
+    noise: float = 0.0  # in everybody's metadata, as a `World` has it
     config: str = ""  # the experiment, to lie beside it
 
 
@@ -217,6 +218,7 @@ class Node:
             samples=lambda: _refuse_samples(),
             group=np.zeros(work.clients, np.int64),
             min_cluster=work.min_cluster,
+            noise=work.noise,
             link=link,
             held=bool(opening.head.get("held")),
             train_own=lambda name, round: self._train(fetch, name, round),

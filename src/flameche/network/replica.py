@@ -270,7 +270,7 @@ class ReplicaWorld(World):
 
     def cohort(self, **how: Any) -> Cohort:
         """Give the clients, as this one knows them."""
-        return ReplicaCohort(self.link, self.metadata, self.scheme, self.ledger, **how)
+        return ReplicaCohort(self.link, self.metadata, self.scheme, self.ledger, noise=self.noise, **how)
 
     def sums(
         self, cohort: Cohort, clusters: int, over: Literal["seen", "participants"], hidden: bool = False

@@ -30,6 +30,7 @@ class Cohort:
     (default); "impute": filled from the client's own centroid, as the paper does, which changes every
     round; "zero": taken for zeros.
     robust: blocks are scaled to length one and weighted by the samples behind them, up to `spherical.FULL`.
+    noise: of standard deviation noise / n is in a mean of n samples (`privacy/noise.py`), which weighs less.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class Cohort:
         unit_norm: bool = False,
         missing: Missing = "counts",
         robust: bool = False,
+        noise: float = 0.0,
     ) -> None:
-        self._unit_norm, self._missing, self._robust = unit_norm, missing, robust
+        self._unit_norm, self._missing, self._robust, self._noise = unit_norm, missing, robust, noise
         self.phi, self.weight = self._prepared(metadata)
         self.imputes = missing == "impute" and bool((metadata.counts == 0).any())
         self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
@@ -55,7 +57,8 @@ class Cohort:
     def _prepared(self, metadata: Metadata) -> tuple[Floats, Floats]:
         """Scale metadata and weigh their blocks as the options say: phi [n B F], weight [n B]."""
         if self._robust:
-            return spherical.class_norm(metadata.phi), spherical.sample_weight(metadata.counts)
+            weight = spherical.sample_weight(metadata.counts, self._noise)
+            return spherical.class_norm(metadata.phi), weight
         phi = spherical.unit_norm(metadata.phi) if self._unit_norm else metadata.phi
         return phi, np.ones_like(metadata.presence) if self._missing == "zero" else metadata.presence
 

@@ -53,6 +53,7 @@ class Ledger:
         self.tuning_runs = 0
         self.oracle_knowledge: list[str] = []
         self.openings: list[Opening] = []  # what an audit looks at
+        self.releases = np.zeros(clients, np.int64)  # of each client's metadata with noise
         self.unnoted = 0  # openings beyond `MOST_NAMED`
         self._noted: set[tuple[object, ...]] = set()
         self._named = 0
@@ -132,6 +133,10 @@ class Ledger:
             self._named += len(clients)
             self.openings.append(opening)
 
+    def released(self, clients: Ints) -> None:
+        """Note that each of these clients has added noise to its metadata, as they are now."""
+        self.releases[clients] += 1
+
     def sum_cancelled(self) -> None:
         """Note that a sum of this round could not be formed, since its ciphertexts cancelled each other."""
         self.cancelled.append(self.round)
@@ -162,6 +167,7 @@ class Ledger:
             "server_seconds": side("server"),
             "tuning_runs": self.tuning_runs,
             "oracle_knowledge": list(self.oracle_knowledge),
+            "releases": int(self.releases.max(initial=0)),
         }
 
     def state(self) -> dict[str, Any]:
@@ -177,6 +183,7 @@ class Ledger:
             "oracle_knowledge": self.oracle_knowledge,
             "openings": [asdict(opening) for opening in self.openings],
             "unnoted": self.unnoted,
+            "releases": self.releases.tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -191,6 +198,7 @@ class Ledger:
         self.openings = [read_opening(opening) for opening in state.get("openings", [])]
         self.unnoted = state.get("unnoted", 0)
         self._noted = {_key(each) for each in self.openings}
+        self.releases = np.array(state.get("releases", [0] * self.clients), np.int64)
         self._named = sum(len(each.clients) for each in self.openings)
 
 

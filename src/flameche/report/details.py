@@ -24,7 +24,7 @@ MISSING = -32768
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FACTS = (
     *("accuracy", "ARI", "ARI, final E-step", "DBI", "CH", "clusters", "rounds", "clients"),
-    *("up", "down", "wall clock", "device"),
+    *("up", "down", "wall clock", "device", "noise"),
 )
 MOST_CLIENTS = 400  # whose clusters are drawn round by round
 MOST_NOTES = 40  # lost nodes that are named
@@ -110,6 +110,7 @@ def facts(run: Run) -> dict[str, str]:
         ("clients", str(clients or "")),
         ("rounds", str(summary.rounds or "")),
         ("device", summary.device),
+        ("noise", summary.noise),
     )
     return found | {key: text for key, text in words if text}
 

@@ -74,6 +74,7 @@ class Summary:
     device: str
     ledger: Ledger
     notes: tuple[str, ...]
+    noise: str = ""  # what privacy it gives, where there is any
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,16 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
             oracle_knowledge=tuple(str(item) for item in ledger.get("oracle_knowledge") or ()),
         ),
         notes=tuple(str(item) for item in values.get("notes") or ()),
+        noise=_noise(_table(values.get("privacy") or {}, f"{name} privacy"), f"{name}: privacy"),
+    )
+
+
+def _noise(told: Mapping[str, Any], name: str) -> str:
+    if not told:
+        return ""
+    epsilon, delta = (_number(told, key, name) for key in ("epsilon_spent", "delta"))
+    return f"ε = {epsilon:.3g}, δ = {delta:g}, a record" + (
+        ", seeded" if told.get("noise") == "seeded" else ""
     )
 
 
