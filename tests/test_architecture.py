@@ -41,6 +41,7 @@ HOME = {
     "cryptography": {"crypto", "flower"},
     "flwr": {"flower", "bench"},
     "ray": {"experiments"},
+    "dp_accounting": {"privacy"},
     "typer": {
         *(
             "cli",
