@@ -77,8 +77,8 @@ def _user_factory(kind: str) -> Callable[[Shape, int], nn.Module]:
         factory: Callable[[Shape, int], nn.Module] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as problem:
         raise ConfigError(
-            f"model.kind = {kind!r} cannot be imported: {problem}; modules are looked for in the current folder "
-            "and among installed packages"
+            f"model.kind = {kind!r} cannot be imported: {problem}; modules are looked for in the current "
+            "folder and among installed packages"
         ) from problem
     finally:
         if added:
