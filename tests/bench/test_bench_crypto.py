@@ -10,11 +10,13 @@ from flameche.bench import clock, reference
 from flameche.bench.crypto import KINDS, measure, scheme_row
 from flameche.bench.paper import PUBLISHED
 from flameche.bench.plan import Plan, checked, draw
-from flameche.bench.rounds import round_row
+from flameche.bench.rounds import GROUPS, ROUNDS, _experiment, _metadata, round_row
 from flameche.bench.sessions import session_row
 from flameche.bench.tables import all_tables, markdown, markdown_table, overview
 from flameche.bench.verdict import ratios, targets
 from flameche.errors import SealError
+from flameche.experiments.build import build
+from flameche.simulation.engine import simulate
 
 ROOT = Path(__file__).parents[2]
 TINY = Plan(dims=(8,), clients=3, repeats=2, budget=0.01, phe_sample=2, round_clients=8, round_runs=1)
@@ -50,6 +52,14 @@ def test_the_document_is_json_with_all_its_parts(found):
     assert [row["scheme"] for row in found["secagg"]] == ["secagg-full", "secagg-sparse"]
     assert found["machine"]["cores"] >= 1 and found["machine"]["cpu"]
     assert {"first", "steady"} == set(found["rounds"][0]["added_s"])
+
+
+def test_every_round_opens_the_sums_whose_opening_is_counted():
+    metadata, opened = _metadata(20, 0), []
+    setup = build(_experiment(20), 0, device="cpu", training=False, metadata=metadata)
+    asked = setup.world.ledger.asked
+    simulate(setup.method, setup.world, 20, on_round=lambda _: opened.append(asked["metadata"]))
+    assert np.diff(opened).tolist() == [GROUPS] * (ROUNDS - 1)
 
 
 def test_targets_that_were_not_measured_are_not_called_met(found):

@@ -114,7 +114,8 @@ def assert_blind(world, run):
 
 def test_a_finished_run_is_not_played_twice(federation, undisturbed):
     said = list(run(federation, federation.folder / "runs"))
-    assert len(said) == 1 and said[0].startswith("finished earlier")
+    notes = read(federation, federation.folder / "runs")[-2]["notes"]
+    assert said[0].startswith("finished earlier") and said[1:] == [f"note: {note}" for note in notes]
 
 
 def test_a_server_that_is_killed_goes_on_and_ends_the_same(federation, undisturbed):

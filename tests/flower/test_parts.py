@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import runpy
 import ssl
 import struct
 import time
@@ -427,6 +428,22 @@ def test_a_written_app_is_one_that_flower_takes_and_its_hash_is_its_own(tmp_path
     assert app_hash(folder) != first
     with pytest.raises(BadInput, match="not an empty folder"):
         write_app(folder, 4, "bfv")
+
+
+def test_a_written_apps_hook_takes_or_refuses_all_that_a_sites_file_holds(tmp_path):
+    write_app(tmp_path / "app", 4, "bfv")
+    hooks = runpy.run_path(str(tmp_path / "app" / "hooks.py"))
+    x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 2
+    file = tmp_path / "site.npz"
+
+    def loaded(**more):
+        np.savez(file, x=x, y=y, **more)
+        return from_hook(hooks["load"]({"data": str(file)}), "hooks:load", "2", 0, 0)
+
+    assert len(loaded().test[1]) == 1
+    assert len(loaded(test_x=x[:3], test_y=y[:3]).test[1]) == 3
+    with pytest.raises(DataError, match="holds patient, which nothing reads"):
+        loaded(patient=np.arange(6))
 
 
 def test_the_example_is_what_deploy_local_plays(tmp_path):

@@ -1,5 +1,6 @@
 """A site's side and a run's end: a node's words, its key, models that nobody trained."""
 
+import json
 from shutil import copy2
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from flameche.crypto.keyfile import PUBLIC, SECRET, read_info
 from flameche.errors import BadInput, DataError, StoreError
 from flameche.experiments.config import load_experiment
 from flameche.experiments.run import run_experiment
+from flameche.experiments.store import read_json
 from flameche.experiments.welcome import welcome
 from flameche.flower.client_app import handle
 from flameche.flower.live import Live
@@ -197,6 +199,50 @@ def test_a_client_that_comes_after_a_run_on_a_network_finds_its_cluster(kind, tm
     assert whole["accuracy"] == pytest.approx(expected["accuracy"]) and (tmp_path / "m.pt").is_file()
     for file in ("clusters.npz", "config.toml"):
         assert (node / file).stat().st_mode & 0o077 == 0
+
+
+def test_a_finished_run_on_a_network_says_its_notes_and_if_other_sources_made_it(tmp_path, monkeypatch):
+    method = {"mode": "paper", "m_step": "participants"}
+    own = experiment(scheme={"kind": "secagg"}, method=method, participation=0.6, rounds=2)
+    transport = federation(own, tmp_path)
+    monkeypatch.setattr("flameche.flower.strategy.GridTransport", lambda grid: transport)
+    said = []
+    strategy = Flameche(own, out=tmp_path / "runs", patience=0.1, own_data=False, say=said.append)
+    strategy.start(grid=None)
+    file = strategy.folder / "summary.json"
+    summary = read_json(file)
+    notes = [f"note: {note}" for note in summary["notes"]]
+    assert any("single clients' metadata" in note for note in notes) and said[-2 - len(notes) : -2] == notes
+    assert read_json(strategy.folder / "environment.json")["sources"] == summary["sources"]
+
+    def read_again():
+        said.clear()
+        strategy.start(grid=None)
+        return said[1:]
+
+    assert read_again() == notes and said[0].startswith("finished earlier")
+    file.write_text(json.dumps({**summary, "sources": {"flameche": "other"}}))
+    other = f"other sources of flameche; remove {strategy.folder} to run it again"
+    assert read_again() == [*notes, f"note: this run was made by {other}"]
+
+
+def test_a_run_on_a_network_that_other_sources_began_says_so(tmp_path, monkeypatch):
+    own = experiment(rounds=2)
+    transport = federation(own, tmp_path)
+    monkeypatch.setattr("flameche.flower.strategy.GridTransport", lambda grid: transport)
+
+    def stop(line):
+        if line.startswith("round 1/2"):
+            raise KeyboardInterrupt
+
+    how = {"out": tmp_path / "runs", "patience": 0.1, "own_data": False}
+    with pytest.raises(KeyboardInterrupt):
+        Flameche(own, **how, say=stop).start(grid=None)
+    monkeypatch.setattr("flameche.flower.strategy.sources", lambda kind: {"flameche": "other"})
+    strategy = Flameche(own, **how)
+    strategy.start(grid=None)
+    said = f"this run was begun by other sources of flameche; remove {strategy.folder} to run it again"
+    assert said in read_json(strategy.folder / "summary.json")["notes"]
 
 
 def test_models_that_nobody_trained_are_told_and_do_not_end_a_run_badly(tmp_path):

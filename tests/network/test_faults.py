@@ -244,6 +244,28 @@ def test_a_run_whose_nodes_have_unusable_data_ends_at_once_and_says_why_once(tmp
 
 
 @pytest.mark.usefixtures("unwaiting")
+def test_nodes_whose_metadata_are_not_finite_are_refused_with_the_likely_cause(tmp_path):
+    own = experiment(**PAPER)
+    transport = federation(own, tmp_path)
+    usual = transport.make
+
+    def make(number):
+        node = usual(number)
+        metadata = node.work.metadata()
+        node.work = replace(node.work, metadata=lambda: replace(metadata, phi=metadata.phi * np.nan))
+        return node
+
+    transport.make = make
+    server = coordinator(own, transport, patience=3600.0)
+    with pytest.raises(TooFew, match=r"0 nodes are there and 2 are needed"):
+        server.run()
+    assert len(server.said) == own.data.clients
+    for number, line in enumerate(server.said):
+        assert line.startswith(f"a node is refused: node {number}: its metadata hold NaN or infinity")
+        assert "model.kind" in line
+
+
+@pytest.mark.usefixtures("unwaiting")
 def test_a_run_goes_on_without_a_node_whose_data_are_unusable_and_takes_it_in_once_corrected(
     tmp_path, monkeypatch
 ):

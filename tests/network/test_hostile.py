@@ -133,10 +133,10 @@ def test_no_message_reaches_a_file_outside_a_nodes_folder(tmp_path):
     assert (tmp_path / "secret").read_bytes() == b"s"
 
 
-@pytest.mark.parametrize("kind", ["bfv", "ckks"])
-def test_a_term_that_is_anothers_negative_costs_a_sum_and_not_the_run(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "mode"), [("bfv", "paper"), ("ckks", "paper"), ("bfv", "sketch")])
+def test_a_term_that_is_anothers_negative_costs_a_sum_and_not_the_run(kind, mode, tmp_path):
     own = experiment(
-        **{**FIVE, "method": {"mode": "paper", "clusters": 1}}, scheme={"kind": kind, "min_cluster": 1}
+        **{**FIVE, "method": {"mode": mode, "clusters": 1}}, scheme={"kind": kind, "min_cluster": 1}
     )
     keys = keys_for(own, tmp_path / "keys")
     transport = federation(own, tmp_path, keys=keys)
@@ -202,3 +202,15 @@ def test_a_simulation_goes_on_where_terms_cancel_and_its_notes_name_the_rounds(m
     *others, note = deferred_notes(own, setup.world.ledger)
     assert not others  # a sum that cancels is not told to be held back for being small
     assert note.startswith("round 1, round 2, the criteria after the last round: a sum was left out")
+
+
+def test_a_clustering_session_whose_sum_cancels_is_held_again_and_the_run_says_why_it_has_no_clusters():
+    own = experiment(
+        participation=1.0, rounds=2, data={"clients": 8}, method={"mode": "sketch"}, scheme={"kind": "bfv"}
+    )
+    setup, result = simulated(own, scheme=Opposing(make_scheme("bfv", clients=8)))
+    assert len(result.rounds) == 2 and result.mean_accuracy > 0
+    (note,) = deferred_notes(own, setup.world.ledger)
+    assert note.startswith("round 1, round 2: a sum was left out, because its ciphertexts cancelled")
+    (note,) = setup.world.notes  # eight clients are not too few
+    assert note.startswith("no clusters: no clustering session came to its end") and "too few" not in note

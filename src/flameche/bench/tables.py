@@ -172,7 +172,7 @@ def _rounds(found: dict[str, Any]) -> TextTable:
             rows.append({"round": when, **parts})
         notes.append(row.get("note", ""))
     first = found["rounds"][0]
-    title = f"a round of {first['participants']}, clustering under {first['scheme']}, d = {first['d']}"
+    title = f"a round of {first['participants']}, paper mode under {first['scheme']}, d = {first['d']}"
     return TextTable(title, rows, " ".join(notes))
 
 

@@ -23,6 +23,7 @@ RECORDED = ("flameche", "numpy", "scikit-learn", "scipy", "pydantic")
 COMMIT = "FLAMECHE_COMMIT"  # names the commit where the code lies outside a git repository
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGE = Path(__file__).resolve().parents[1]
+AGAIN = "--fresh runs it again"
 
 
 def provenance(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
@@ -78,7 +79,9 @@ def sources(model_kind: str = "") -> dict[str, str]:
     return {"flameche": _package_sources(PACKAGE), **own}
 
 
-def sources_note(made: Mapping[str, Any], now: Mapping[str, str], what: str = "made") -> str | None:
+def sources_note(
+    made: Mapping[str, Any], now: Mapping[str, str], what: str = "made", remedy: str = AGAIN
+) -> str | None:
     """Say if a run was made by other code than there is now; None where it was not.
 
     Args:
@@ -86,6 +89,7 @@ def sources_note(made: Mapping[str, Any], now: Mapping[str, str], what: str = "m
             if it is of the same commit, without changes.
         now: what `sources` gives now.
         what: "made", or "begun" for a run that goes on from a checkpoint.
+        remedy: how to run it again.
 
     Returns:
         One line, with the remedy.
@@ -95,11 +99,11 @@ def sources_note(made: Mapping[str, Any], now: Mapping[str, str], what: str = "m
         here = commit()
         if here and here == made.get("commit") and not here.endswith("-dirty"):
             return None
-        return f"the sources by which this run was {what} were not recorded; --fresh runs it again"
+        return f"the sources by which this run was {what} were not recorded; {remedy}"
     changed = [name for name, fingerprint in now.items() if before.get(name, fingerprint) != fingerprint]
     if not changed:
         return None
-    return f"this run was {what} by other sources of {' and '.join(changed)}; --fresh runs it again"
+    return f"this run was {what} by other sources of {' and '.join(changed)}; {remedy}"
 
 
 @cache  # a process computes with the code that it began with

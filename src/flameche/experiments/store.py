@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.errors import RunBusy, StoreError
-from flameche.experiments.provenance import sources_note
+from flameche.experiments.provenance import AGAIN, sources_note
 from flameche.simulation.engine import Checkpoint
 
 NOISY = "noisy.npz"
@@ -158,15 +158,18 @@ class RunFolder:
                 "run it again with --fresh, or give the experiment another name"
             )
 
-    def keep_environment(self, now: dict[str, Any]) -> list[str]:
-        """Write the environment a run starts in, add those it goes on in; return what to tell of them."""
+    def keep_environment(self, now: dict[str, Any], remedy: str = AGAIN) -> list[str]:
+        """Write the environment a run starts in, add those it goes on in; return what to tell of them.
+
+        remedy: how a run that other sources began is run again.
+        """
         file = self.path / "environment.json"
         if not (file.exists() and self.begun):
             self.write_json("environment.json", now)
             return []
         first = json.loads(file.read_text())
         self.write_json("environment.json", {**first, "resumed": [*first.get("resumed", []), now]})
-        note = sources_note(first, now.get("sources", {}), "begun") if "sources" in now else None
+        note = sources_note(first, now["sources"], "begun", remedy) if "sources" in now else None
         told = [] if note is None else [note]
         moved = [key for key in ("device", "python", "torch", "numpy") if first.get(key) != now.get(key)]
         if not moved:

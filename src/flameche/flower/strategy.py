@@ -20,7 +20,7 @@ from flameche.errors import ConfigError, FlamecheError, StoreError
 from flameche.experiments.config import Experiment, config_hash, load_experiment, to_toml
 from flameche.experiments.deployment import server_job
 from flameche.experiments.protection import packages
-from flameche.experiments.provenance import environment
+from flameche.experiments.provenance import environment, sources, sources_note
 from flameche.experiments.store import RunFolder, read_json, run_path, without_nan
 from flameche.flower.live import Live
 from flameche.flower.outcome import clients_table, models_table, summarise
@@ -81,14 +81,18 @@ class Flameche(Strategy):
         job = server_job(self.experiment, self.seed, public_key=self._key, timeout=timeout, **self._settings)
         with RunFolder(self.folder) as folder:
             self._check_ours()
+            made_by, again = sources(self.experiment.model.kind), f"remove {self.folder} to run it again"
             if (summary := folder.summary) is not None:
                 self.say(f"finished earlier; read from {self.folder}")
+                other = sources_note(summary, made_by, remedy=again)
+                self._tell([*summary.get("notes", []), *([other] if other else [])])
                 return _result(self._records(), {}, summary)
             if self._key is not None:
                 folder.keep_fingerprint(job.fingerprint, self._key)
             folder.write_text("config.toml", to_toml(self.experiment))
             here = environment("cpu", [*packages(self.experiment), "flwr"])
-            folder.keep_environment({**here, "command": "flwr run", "network": HERE})  # argv holds a token
+            here |= {"command": "flwr run", "network": HERE, "sources": made_by}  # argv holds a token
+            told = folder.keep_environment(here, again)
             board = Board(self.folder / "tensorboard") if self.tensorboard else None
             live = Live(self.experiment.rounds, self.say, board)
             self.summary()
@@ -105,8 +109,10 @@ class Flameche(Strategy):
             if models:
                 folder.write_arrays("models.npz", models)
             summary = without_nan(summarise(self.experiment, self.seed, self.own_data, played))
+            summary["notes"] = [*told, *summary["notes"]]
             folder.finish(summary)
         page = write_report(self.folder, self.folder.parent.parent)
+        self._tell(summary["notes"])
         self.say(f"run folder: {self.folder}")
         self.say(f"report: {page}")
         return _result(played.records, models, summary)
@@ -124,6 +130,11 @@ class Flameche(Strategy):
         raise FlamecheError("Flameche plays its rounds itself: call start(grid=grid)")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
+
+    def _tell(self, notes: list[str]) -> None:
+        """Say a run's notes."""
+        for note in notes:
+            self.say(f"note: {note}")
 
     def _check_ours(self) -> None:
         """Refuse a folder in which the simulator played the same experiment."""

@@ -85,15 +85,16 @@ from torch import nn
 def load(node):
     """Load this site's samples; `node` holds its own settings, such as node["data"].
 
-    Give images (uint8, or floats in [0, 1]): [n H W], [n H W Ch] or [n Ch H W], and labels 0, 1, 2, … [n].
-    A fifth is kept for tests; give {"x": …, "y": …, "test_x": …, "test_y": …} to choose them yourself.
+    Give images (uint8, or floats in [0, 1]): [n H W], [n H W Ch] or [n Ch H W], and labels 0, 1, 2, … [n],
+    as (x, y), of which a fifth is kept for tests, or as {"x": …, "y": …, "test_x": …, "test_y": …}.
+    Anything else is refused.
     """
     with np.load(node["data"]) as file:
-        return file["x"], file["y"]
+        return dict(file)
 
 
 def make(shape, classes):
-    """Make the network for images of shape (Ch, H, W); its last linear layer is the head."""
+    """Make the network for images of shape (Ch, H, W), from −1 to 1; its last linear layer is the head."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),

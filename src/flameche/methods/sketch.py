@@ -254,10 +254,10 @@ class FlamecheSketch:
         """Take a last E-step over all clients; DBI and CH follow from the centroids, so nothing is opened."""
         final = np.full(self.world.clients, UNSEEN, np.int64)
         if not self.found:
-            self._note(
-                f"no clusters: {len(self.present)} clients are too few for scheme.min_cluster = "
-                f"{self._least}; all trained one model"
-            )
+            few = f"{len(self.present)} clients are too few for scheme.min_cluster = {self._least}"
+            ended = "no clustering session came to its end, since clients were lost or a sum was not opened"
+            why = few if len(self.present) < 2 * self._least else ended
+            self._note(f"no clusters: {why}; all trained one model")
             final[self.present] = 0
             return Outcome(final)
         told = self._told(self.present)[0]

@@ -76,7 +76,10 @@ def _user_factory(kind: str) -> Callable[[Shape, int], nn.Module]:
     try:
         factory: Callable[[Shape, int], nn.Module] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as problem:
-        raise ConfigError(f"model.kind = {kind!r} cannot be imported: {problem}") from problem
+        raise ConfigError(
+            f"model.kind = {kind!r} cannot be imported: {problem}; modules are looked for in the current "
+            "folder and among installed packages"
+        ) from problem
     finally:
         if added:
             sys.path.remove(here)
