@@ -28,6 +28,7 @@ from flameche.protocol.exchange import Exchange
 
 LEVELS, M_STEPS = 2, 2
 MOST_DIRECTIONS = 7  # of a sketch, where K is not known
+FEW = 12  # clients, of which two can be a group where K is chosen; of more it takes three
 MORE_CLUSTERS = 8  # from more clusters on, leaves are cut once more
 ERROR_SCALE = 7.0  # errors are at most one; so scaled, their squares fill what fixed point has room for
 ABSOLUTE = 0.7979  # the mean absolute deviation of a normal variable, in standard deviations
@@ -71,6 +72,8 @@ class Session:
     ) -> None:
         self.exchange, self.clients, self.phi, self.weight = exchange, clients, phi, weight
         self.clusters, self.least, self.choose, self.noisy = clusters, max(1, least), choose, noisy
+        if choose:  # one client far from the others is no group
+            self.least = max(self.least, 2 if len(clients) < FEW else 3)
 
     def run(self, rng: np.random.Generator) -> Found | None:
         """Play all exchanges; None where a sum that everything rests on may not be opened."""
