@@ -15,7 +15,7 @@ SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "ep
 
 
 def described(method="flameche", participation=1.0, m_step=None, clients=20, options=None, **scheme):
-    mode = {"mode": "robust"} if method == "flameche" else {}
+    mode = {"mode": "paper"} if method == "flameche" else {}
     table = {"kind": method, **mode, **(options or {})} | ({} if m_step is None else {"m_step": m_step})
     data = {**SMALL["data"], "clients": clients}
     tables = {**SMALL, "participation": participation, "data": data, "method": table, "scheme": scheme}
@@ -94,14 +94,15 @@ def large(method="flameche", participation=0.2, options=None, **scheme):
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({}, "secagg", "robust mode under secagg opens sums over a different set of the same clients'"),
-        ({}, "secagg", "the server can solve them for single clients' metadata soon after 25 rounds"),
-        ({"mode": "paper", "m_step": "participants"}, "secagg", 'method.m_step = "participants" opens'),
-        ({"m_step": "decayed"}, "secagg", "robust mode under secagg opens"),
+        (
+            {"m_step": "participants"},
+            "secagg",
+            'method.m_step = "participants" opens sums over a different set',
+        ),
+        ({"m_step": "participants"}, "secagg", "the server can solve them for single clients' metadata soon"),
         ({"m_step": "participants"}, "ckks", "whoever has the clients' key can solve them for single"),
         ({"clusters": "auto"}, "bfv", "choosing K opens sums over many different sets of the same clients'"),
-        ({"clusters": "auto"}, "secagg", "metadata soon after clients / clusters rounds"),
-        ({"mode": "paper", "hide_assignments": True}, "bfv", "can solve them for some clients' metadata"),
+        ({"hide_assignments": True}, "bfv", "can solve them for some clients' metadata"),
     ],
 )
 def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
@@ -120,8 +121,8 @@ def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
     [
         lambda: large(),
         lambda: large(options={"m_step": "participants"}),
-        lambda: large(options={"mode": "paper"}, kind="secagg"),
-        lambda: large(options={"mode": "paper"}, kind="bfv"),
+        lambda: large(kind="secagg"),
+        lambda: large(kind="bfv"),
         lambda: large("fedavg", kind="secagg"),
         lambda: large(options={"mode": "sketch"}, kind="bfv"),
         lambda: large(options={"mode": "sketch"}, kind="secagg"),
@@ -130,22 +131,6 @@ def test_soft_clusters_that_are_chosen_say_what_choosing_gives_away():
 )
 def test_a_setting_in_which_no_client_was_solved_has_no_such_note(experiment):
     assert leak_notes(experiment()) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "who"),
-    [
-        ("ckks", "whoever has the clients' key"),
-        ("bfv", "whoever has the clients' key"),
-        ("paillier", "whoever has the clients' key"),
-        ("secagg", "the server"),
-    ],
-)
-def test_robust_mode_under_a_guard_says_that_second_moments_may_give_clients_away(kind, who):
-    for participation in (0.2, 1.0):
-        note = leak_notes(large(participation=participation, kind=kind))[-1]
-        assert note.startswith("robust mode opens sums of second moments") and f"{who} may work out" in note
-    assert not any("moments" in n for n in leak_notes(large(options={"mode": "paper"}, kind=kind)))
 
 
 def test_without_a_guard_a_scheme_says_that_single_clients_can_be_read():
@@ -170,7 +155,7 @@ def test_few_clients_under_a_guard_are_warned_of_random_clusters(clients, cluste
 
 
 def test_what_can_be_solved_is_in_the_summaries_of_runs_clusterings_and_choices(tmp_path):
-    experiment = described(participation=0.5, kind="secagg")
+    experiment = described(participation=0.5, m_step="participants", kind="secagg")
     run, _ = run_experiment(experiment, 0, tmp_path)
     for summary in (run, cluster_experiment(experiment, 0)):
         assert sum("solve them for single clients' metadata" in note for note in summary["notes"]) == 1

@@ -37,19 +37,19 @@ def test_the_groups_of_real_images_are_counted_and_the_record_is_whole(tmp_path)
 
 def test_a_run_chooses_its_k_and_says_so(tmp_path):
     experiment = parse_experiment(
-        {**DIGITS, "method": {"mode": "robust", "clusters": "auto", "most_clusters": 5}}
+        {**DIGITS, "method": {"mode": "paper", "clusters": "auto", "most_clusters": 5}}
     )
     summary, path = run_experiment(experiment, 0, tmp_path)
     assert summary["k"] == 2 and summary["ari_final"] == 1.0
     assert any(note.startswith("K = 2 chosen by held-out merging") for note in summary["notes"])
     assert json.loads((path / "selection.json").read_text())["k"] == 2
-    told = parse_experiment({**DIGITS, "method": {"mode": "robust", "clusters": 2}})
+    told = parse_experiment({**DIGITS, "method": {"mode": "paper", "clusters": 2}})
     assert run_experiment(told, 0, tmp_path)[0]["bytes_up"] < summary["bytes_up"], "choosing is not free"
 
 
 def test_without_groups_one_model_is_trained_for_all(tmp_path):
     data = {**DIGITS["data"], "heterogeneity": "none"}
-    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "robust", "clusters": "auto"}})
+    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "paper", "clusters": "auto"}})
     summary, _ = run_experiment(experiment, 0, tmp_path)
     assert summary["k"] == 1 and set(summary["assignment"]) == {0}
     assert "K = 1: held-out clients see no groups" in summary["notes"]
@@ -66,7 +66,7 @@ def test_where_there_are_no_groups_nothing_is_compared_with_them():
 
 def test_with_few_clients_it_is_their_number_that_forbids_choosing_k():
     data = {**DIGITS["data"], "clients": 8}
-    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "robust", "clusters": "auto"}})
+    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "paper", "clusters": "auto"}})
     words = (
         "8 clients are too few to choose the number of clusters: expected at least 12; set method.clusters"
     )

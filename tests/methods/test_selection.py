@@ -11,7 +11,7 @@ from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import FOLDS, Search, select_clusters
 from tests.conftest import clustering_world, planted_metadata
-from tests.methods.test_robust import missing_labels
+from tests.methods.worlds import missing_labels
 
 
 def world(metadata, group, seed=0, scheme=None, least=1):

@@ -16,8 +16,7 @@ from flameche.em import mixture
 from flameche.metadata.extractors import Metadata
 from flameche.methods import METHODS
 from flameche.methods.base import UNSEEN
-from flameche.methods.robust import GATHER, OFTEN
-from flameche.methods.soft import CROWD, SETTLED, Soft
+from flameche.methods.soft import CROWD, GATHER, OFTEN, SETTLED, Soft
 from flameche.protocol.soft import DECAY, told
 from flameche.protocol.updates import protect_updates
 from flameche.simulation.engine import Checkpoint, _checkpoint, _restore

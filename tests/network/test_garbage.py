@@ -18,7 +18,7 @@ from tests.network.test_equal import keys_for
 
 ODD = (None, 5, -1, "x", "²", [], {}, [[1]], [2**70], 2**70, float("nan"), True)
 FIVE = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}}
-PLAIN = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}, **FIVE}
+PLAIN = {"scheme": {"kind": "plain"}, **FIVE}
 GONE = object()
 
 

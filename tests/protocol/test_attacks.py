@@ -33,8 +33,8 @@ def guarded_world(kind, clients, groups):
     return world, metadata
 
 
-def in_robust_mode(metadata):
-    """Metadata as robust mode prepares them: every block of length one."""
+def scaled(metadata):
+    """Metadata with every block of length one."""
     return metadata.phi / np.linalg.norm(metadata.phi, axis=2, keepdims=True)
 
 
@@ -64,10 +64,8 @@ def test_the_guard_lets_three_sums_through_that_give_one_client_away():
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("secagg", {}),
-        ("secagg", {"mode": "paper", "m_step": "participants"}),
+        ("secagg", {"m_step": "participants"}),
         ("bfv", {"m_step": "participants"}),
-        ("secagg", {"m_step": "decayed"}),
     ],
 )
 def test_sums_over_a_rounds_participants_solve_for_every_client_in_the_end(kind, options):
@@ -78,9 +76,8 @@ def test_sums_over_a_rounds_participants_solve_for_every_client_in_the_end(kind,
     for r in range(1, 31):
         method.round(r, np.sort(draw.choice(20, 10, replace=False)))
     solved = log.solved()
-    truth = metadata.phi if options.get("mode") == "paper" else in_robust_mode(metadata)
     assert log.smallest >= GUARD and len(solved) == 20
-    assert wrongest(solved, truth) < 1e-6
+    assert wrongest(solved, metadata.phi) < 1e-6
 
 
 def test_sums_over_the_same_clients_in_every_round_solve_for_nobody():
@@ -100,12 +97,12 @@ def test_choosing_how_many_clusters_there_are_solves_for_every_client(kind):
     search.run(None)
     solved = log.solved()
     assert log.smallest >= GUARD and len(solved) == 18
-    assert wrongest(solved, in_robust_mode(metadata)) < 1e-6
+    assert wrongest(solved, scaled(metadata)) < 1e-6
 
 
 def test_hidden_assignments_do_not_keep_every_client_from_being_solved():
     world, metadata = guarded_world("bfv", clients=24, groups=2)
-    method = Flameche(world, clusters=2, mode="paper", hide_assignments=True)
+    method = Flameche(world, clusters=2, hide_assignments=True)
     log, draw = OpenedSums(24), np.random.default_rng(0)
     log.listen(method.sums)
     for r in range(1, 61):

@@ -56,7 +56,7 @@ def error(kind):
 
 def sums(kind="plain", least=1, components=K, ledger=None):
     ledger = ledger or Ledger(N)
-    cohort = Cohort(METADATA, scheme(kind), ledger, robust=True)
+    cohort = Cohort(METADATA, scheme(kind), ledger, scaled=True)
     return soft_sums(cohort, scheme(kind), (components, FAMILY.size + 1), least, ledger)
 
 

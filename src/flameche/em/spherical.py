@@ -28,16 +28,10 @@ FULL = 64  # samples from which a class mean counts in full: a scale that asks n
 
 @dataclass(frozen=True)
 class Centroids:
-    """What the M-step yields: theta [K B F] and the weight behind each block, mass [K B].
-
-    For comparing clients with others (`others.py`), where known: own [C K], how often the sum behind each
-    centroid holds each client's term; alike [K K B], the blocks in which two clusters do not differ.
-    """
+    """What the M-step yields: theta [K B F] and the weight behind each block, mass [K B]."""
 
     theta: Floats
     mass: Floats
-    own: Floats | None = None
-    alike: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -64,11 +58,7 @@ def e_step(phi: Floats, weight: Floats, centroids: Centroids) -> tuple[Ints, Flo
     phi [C B F], weight [C B] -> assignment [C], error [C] = 1 - cosine. Ties go to the lower index, so
     that every client agrees.
     """
-    return nearest(cosine(phi, weight, centroids))
-
-
-def nearest(near: Floats) -> tuple[Ints, Floats]:
-    """Tell which centroid is the nearest by cosine [C K], and the distance from it: 1 - cosine."""
+    near = cosine(phi, weight, centroids)
     assignment = near.argmax(axis=1)
     return assignment, 1.0 - near[np.arange(len(near)), assignment]
 

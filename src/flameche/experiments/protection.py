@@ -46,7 +46,7 @@ def protection_notes(experiment: Experiment) -> list[str]:
 def leak_notes(experiment: Experiment) -> list[str]:
     """Say what can be solved from the sums of this setting, and where its clusters may be random.
 
-    Every setting of the paper's two modes in which single clients were solved has a note (SECURITY.md).
+    Every setting of paper mode in which single clients were solved has a note (SECURITY.md).
     """
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
@@ -84,37 +84,20 @@ def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]
         ]
     if method.mode == "sketch":
         return []  # it opens few sums, and one guard decides over all of them
-    return (
-        _solvable(experiment, method)
-        + _second_moments(experiment, method)
-        + _random_clusters(experiment, method)
-    )
-
-
-def _second_moments(experiment: Experiment, method: FlamecheConfig) -> list[str]:
-    """Say what robust mode's power iterations tell."""
-    if method.mode != "robust":
-        return []
-    return [
-        "robust mode opens sums of second moments of the clients' metadata: "
-        f"{_opener(experiment)} may work out single clients' metadata from them, whatever "
-        "scheme.min_cluster is (SECURITY.md)"
-    ]
+    return _solvable(experiment, method) + _random_clusters(experiment, method)
 
 
 def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Say which of the method's own sums can be solved, and by whom."""
-    kind, clients, who = experiment.scheme.kind, experiment.data.clients, _opener(experiment)
+    clients, who = experiment.data.clients, _opener(experiment)
     if experiment.participants == clients and not experiment.events:
         return []  # the same clients are summed in every round
-    masked = kind == "secagg" and method.mode == "robust"
-    if masked or method.m_step != "seen":
-        what = "robust mode under secagg" if masked else f'method.m_step = "{method.m_step}"'
+    if method.m_step != "seen":
         rounds = "clients / clusters" if method.clusters == "auto" else f"{-(-clients // method.clusters)}"
         return [
-            f"{what} opens sums over a different set of the same clients' metadata every round: {who} can "
-            f"solve them for single clients' metadata soon after {rounds} rounds, later where the guard "
-            "defers sums, whatever scheme.min_cluster is (SECURITY.md)"
+            f'method.m_step = "{method.m_step}" opens sums over a different set of the same clients\' '
+            f"metadata every round: {who} can solve them for single clients' metadata soon after {rounds} "
+            "rounds, later where the guard defers sums, whatever scheme.min_cluster is (SECURITY.md)"
         ]
     if method.hide_assignments:
         return [

@@ -90,7 +90,7 @@ class Search:
             )
         self.world, self.most, self.rows = world, most, rows
         self.top = min(top, rows)
-        self.cohort = world.cohort(robust=True)
+        self.cohort = world.cohort(scaled=True)
         self.sums = world.sums(self.cohort, rows, over="participants")
         self.shown = LeakageGuard(world.clients, rows, world.min_cluster)  # of the sums behind the criteria
         self.exchanges = 0

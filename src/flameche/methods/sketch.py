@@ -54,7 +54,7 @@ class FlamecheSketch:
         self.world, self.clusters = world, 1  # until clusters are known
         self.choose = clusters == "auto"
         self.wanted = most_clusters if clusters == "auto" else clusters
-        self.cohort = world.cohort(robust=True)
+        self.cohort = world.cohort(scaled=True)
         self.exchange = world.exchange(self.cohort)
         self.models = world.initial_models(1)
         shape = (1, *self.cohort.blocks)

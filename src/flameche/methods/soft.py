@@ -5,7 +5,7 @@ future work. Families are in `em/families.py`, sums in `protocol/soft.py`. Every
 compute their responsibilities and train; each gives, sealed, what it adds to the totals of all components.
 
 Deviations: the paper says nothing of how a mixture starts, nor of what soft clusters mean for models.
-- The start is robust mode's (`robust.py`), made of totals: the first clients to come, some forty, are spread
+- The start is made of totals: the first clients to come, some forty, are spread
   at random over a *crowd* of small components; EM goes on with these, Ward's merging says each round which
   belong together, and when clients have come three times on average their totals are added up for good.
 - Until clients have come six times on average, all components have one spread (`Family.alike`): a component
@@ -26,15 +26,15 @@ import numpy as np
 from flameche.em import mixture, ward
 from flameche.em.families import FamilyName, make_family
 from flameche.em.mixture import Blocks, Family
-from flameche.em.seeding import crowd
 from flameche.em.spherical import Centroids, Floats
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
-from flameche.methods.robust import GATHER, OFTEN
 from flameche.protocol.phases import Spread, UnitMeans
 from flameche.protocol.soft import Offer, soft_sums, told
 from flameche.rng import stream
 
-CROWD = 4  # small components for each of the K
+CROWD, EACH = 4, 2  # small components for each of the K; clients in each of them, at least
+GATHER = 40  # clients behind the first totals
+OFTEN = 3  # times that clients have taken part, on average, before the crowd is merged for good
 SETTLED = 2 * OFTEN  # times that clients have taken part, on average, before spreads are told apart
 NUMBER = 4  # bytes: of k_i, or of one responsibility
 
@@ -63,9 +63,9 @@ class Soft:
         training: Literal["likeliest", "weighted"] = "likeliest",
     ) -> None:
         self.world, self.clusters, self.weighted = world, clusters, training == "weighted"
-        self.cohort = world.cohort(robust=True)
+        self.cohort = world.cohort(scaled=True)
         self.free = make_family(family, *self.cohort.blocks, projection=projection, seed=world.seed)
-        rows = crowd(world.clients, clusters, world.min_cluster, CROWD)
+        rows = crowd(world.clients, clusters, world.min_cluster)
         shape = (rows, self.free.size + 1)
         self.sums = soft_sums(self.cohort, world.scheme, shape, world.min_cluster, world.ledger)
         self.models = world.initial_models(clusters)
@@ -214,3 +214,9 @@ class Soft:
         gathering, self.heard = (int(n) for n in arrays["soft"])
         self.gathering = bool(gathering)
         self.sums.restore(arrays)
+
+
+def crowd(clients: int, clusters: int, guard: int) -> int:
+    """Choose how many small components to begin with: fewer where clients or the guard ask for it."""
+    each = 3 * guard if guard > 1 else EACH
+    return clusters * max(1, min(CROWD, clients // (clusters * each)))

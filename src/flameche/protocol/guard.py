@@ -125,10 +125,6 @@ class LeakageGuard:
                 leaking[rows[i[few]]] = True
         return leaking
 
-    def retire(self, clusters: Ints) -> None:
-        """Note that these clusters' sums will never be opened again; what was opened stays known."""
-        self._released[clusters] = 0
-
     def remember(self, released: Members) -> None:
         """Keep what was released."""
         if self.least <= 1 or not released.any():

@@ -94,9 +94,6 @@ class HiddenSums:
         """Drop the stored blocks; nobody's help is needed."""
         self._server.drop(clients)
 
-    def retire(self, clusters: Ints) -> None:
-        """Nothing: one sum holds all clusters."""
-
     def _seal(self, terms: Floats, assignment: Ints, senders: Ints | None = None) -> list[bytes]:
         hot = np.eye(self._clusters)[assignment]
         blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)

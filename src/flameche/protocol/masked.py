@@ -103,10 +103,6 @@ class MaskedSums:
         if not vanished:
             self._leaving[clients] = self._part[clients].any(axis=1)
 
-    def retire(self, clusters: Ints) -> None:
-        """Compare their last sums with later ones no longer."""
-        self._guard.retire(clusters)
-
     def _encoded(self, terms: Floats) -> Ints:
         return np.stack([self._codec.encode(term) for term in terms])
 

@@ -64,10 +64,6 @@ class Sums(Protocol):
         """Take these clients out of the sums; vanished: they cannot help with it."""
         ...
 
-    def retire(self, clusters: Ints) -> None:
-        """Note that these clusters will have no members any more."""
-        ...
-
     def state(self) -> Arrays:
         """Give what must survive a restart."""
         ...
@@ -143,11 +139,6 @@ class StoredSums:
     def forget(self, clients: Ints, vanished: bool = False) -> None:
         """Drop the stored terms; nobody's help is needed."""
         self._server.drop(clients)
-
-    def retire(self, clusters: Ints) -> None:
-        """Send their last sums no longer."""
-        self._server.retire(clusters)
-        self._sizes[clusters] = 0
 
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""

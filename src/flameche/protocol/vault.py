@@ -59,10 +59,6 @@ class Vault:
         size = np.bincount(assignment, minlength=len(sums))
         return [t if count >= self.guard.least else None for t, count in zip(sums, size, strict=True)]
 
-    def retire(self, clusters: Ints) -> None:
-        """Note that these clusters' sums will never be asked for again."""
-        self.guard.retire(clusters)
-
     def state(self) -> Arrays:
         """Give the sealed terms and the guard's memory, for a checkpoint."""
         return {**self._server.state(), **self.guard.state()}
