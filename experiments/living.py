@@ -132,10 +132,10 @@ taken part once, before which its stored cluster cannot be right. *guarded*: sum
 three clients, or the changes of fewer than three, are held back. Mean ± sd (ddof = 1) over the seeds.
 
 *robust* was the default mode until `sketch` took its place. In it clients that join or drift are right from
-the first round in which they take part, guarded or not. A new group is another matter: K is fixed, so before it comes some group is split over two clusters (ARI
-below 1; guarded, the fourth stays empty), which then have to give way. Among 100 clients robust mode needs a
-split-merge move for that, and makes it; digits' 20 begin each alone again when some join or drift. Paper mode
-needs a reclustering that happens to hit the new group.
+the first round in which they take part, guarded or not. A new group is another matter: K is fixed, so
+before it comes some group is split over two clusters (ARI below 1; guarded, the fourth stays empty), which
+then have to give way. Among 100 clients it needs a split-merge move for that, and makes it; digits' 20 begin
+each alone again when some join or drift. Paper mode needs a reclustering that happens to hit the new group.
 
 | data | mode | event | seeds | before | then | end | at 1.00 | final | right again | all heard |
 |---|---|---|---|---|---|---|---|---|---|---|"""
