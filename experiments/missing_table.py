@@ -52,7 +52,7 @@ def run(datasets: list[str], device: str, out: Path, cache: Path | None) -> None
             whole = load_experiment(HERE / f"{name}.toml", [f"data.heterogeneity={setting}", *changes])
             metadata, group = metadata_of(whole, seed, device, cache)
             world = world_of(whole, seed, without_labels(metadata, seed, missing), group)
-            method, _ = build_method(whole, world)
+            method = build_method(whole, world)
             result = simulate(method, world, whole.participants)
             line = {"dataset": name, "setting": setting, "seed": seed, "missing": missing, "way": way}
             line |= {"ari": round(result.ari_final, 4)}

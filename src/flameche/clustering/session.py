@@ -69,6 +69,7 @@ class Session:
     ) -> None:
         self.exchange, self.clients, self.phi, self.weight = exchange, clients, phi, weight
         self.clusters, self.least, self.choose = clusters, max(1, least), choose
+        self.cut: tuple[Ints, splitting.Leaves] | None = None  # each client's leaf, and the leaves
 
     def run(self, rng: np.random.Generator) -> Found | None:
         """Play all exchanges; None where a sum that everything rests on may not be opened."""
@@ -76,10 +77,10 @@ class Session:
         if sketch is None:
             return None
         y = sketch.of(self.phi, self.weight)
-        found = self._leaves(y, sketch.variance)
-        if found is None:
+        self.cut = self._leaves(y, sketch.variance)
+        if self.cut is None:
             return None
-        leaf, leaves = found
+        leaf, leaves = self.cut
         choice = None
         if self.choose:
             choice = choose_clusters(leaves, self.clusters, self.least, rng)

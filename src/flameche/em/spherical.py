@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-LENT = 1e-9  # the weight of a block that a centroid does not have itself
 NOISE = 1e-5  # what a sum of weights may be off by under CKKS; the smallest weight there is, is 1/64
 FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
 
@@ -89,21 +88,6 @@ def m_step(totals: Floats, previous: Centroids) -> Centroids:
 def sample_weight(counts: Ints) -> Floats:
     """Weigh class means by the samples behind them [C B], up to `FULL`."""
     return np.minimum(counts, FULL) / FULL
-
-
-def filled(centroids: Centroids) -> Centroids:
-    """Lend a centroid the mean of all where it has no block of its own, with next to no weight (`LENT`).
-
-    A client would else be compared with small clusters over different classes, of which some are easier. A
-    cluster without any block stays empty, and so does a block that nobody has.
-    """
-    own = centroids.mass > NOISE
-    mass = np.where(own, centroids.mass, 0.0)
-    total = np.einsum("kb,kbf->bf", mass, centroids.theta)
-    known = mass.sum(axis=0) > 0
-    mean = np.divide(total, mass.sum(axis=0)[:, None], out=np.zeros_like(total), where=known[:, None])
-    lent = ~own & np.asarray(own.any(axis=1))[:, None] & known
-    return Centroids(np.where(lent[:, :, None], mean, centroids.theta), np.where(lent, LENT, mass))
 
 
 def class_norm(phi: Floats) -> Floats:

@@ -39,6 +39,11 @@ def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
     wrong = [key for key in method.PAPER_ONLY if key in told]
     if method.mode != "paper" and wrong:
         raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{method.mode}"')
+    if method.mode == "paper" and method.clusters == "auto":
+        raise ConfigError(
+            'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a number, as '
+            "flameche select-k finds it"
+        )
     if method.hide_assignments and scheme.kind in ("plain", "secagg"):
         raise ConfigError(
             f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '

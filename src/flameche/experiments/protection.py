@@ -50,27 +50,8 @@ def leak_notes(experiment: Experiment) -> list[str]:
     """
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
-    notes = [] if _own_choice(experiment) else choosing_notes(experiment)
-    if isinstance(experiment.method, FlamecheConfig):
-        notes += _single_clients(experiment, experiment.method)
-    return notes
-
-
-def _own_choice(experiment: Experiment) -> bool:
-    """Tell whether K is given, or chosen from the sums of a clustering session."""
     method = experiment.method
-    return getattr(method, "clusters", None) != "auto" or getattr(method, "mode", None) == "sketch"
-
-
-def choosing_notes(experiment: Experiment) -> list[str]:
-    """Say what choosing K gives away, under a scheme that protects metadata."""
-    if experiment.scheme.kind == "plain" or not has_metadata(experiment):
-        return []
-    return [
-        "choosing K opens sums over many different sets of the same clients' metadata: "
-        f"{_opener(experiment)} can solve them for single clients' metadata, whatever scheme.min_cluster is "
-        "(SECURITY.md)"
-    ]
+    return _single_clients(experiment, method) if isinstance(method, FlamecheConfig) else []
 
 
 def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]:
@@ -93,7 +74,7 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     if experiment.participants == clients and not experiment.events:
         return []  # the same clients are summed in every round
     if method.m_step != "seen":
-        rounds = "clients / clusters" if method.clusters == "auto" else f"{-(-clients // method.clusters)}"
+        rounds = -(-clients // int(method.clusters))
         return [
             f'method.m_step = "{method.m_step}" opens sums over a different set of the same clients\' '
             f"metadata every round: {who} can solve them for single clients' metadata soon after {rounds} "
@@ -110,7 +91,7 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
 def _random_clusters(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Warn where there are too few clients to cluster well by sums over several of them."""
     least, clients, k = experiment.scheme.least, experiment.data.clients, method.clusters
-    if clients > FEW_CLIENTS and (k == "auto" or clients >= FEW_EACH * k):
+    if clients > FEW_CLIENTS and clients >= FEW_EACH * int(k):
         return []
     opened = "can be solved" if experiment.scheme.kind == "secagg" else "are opened"
     return [

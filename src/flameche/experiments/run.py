@@ -19,7 +19,6 @@ from flameche.experiments.leakage import leaked, opened
 from flameche.experiments.newcomers import keepsake
 from flameche.experiments.protection import deferred, deferred_notes, has_metadata, packages, protection
 from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
-from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
@@ -54,14 +53,11 @@ def run_experiment(
                 return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
-        clusters = None if fresh else folder.clusters
-        setup = build(experiment, seed, device=device, scheme=scheme, clusters=clusters, progress=progress)
+        setup = build(experiment, seed, device=device, scheme=scheme, progress=progress)
         if fresh:
             folder.clear()
             folder.keep_inputs(inputs(experiment))
             keep_key(experiment, scheme, folder)
-        if setup.selection is not None:
-            folder.write_json("selection.json", described(setup.selection))
         folder.write_text("config.toml", to_toml(experiment))
         here = {**environment(device, packages(experiment)), "sources": made_by}
         setup.notes.extend(folder.keep_environment(here))

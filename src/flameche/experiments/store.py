@@ -87,7 +87,6 @@ class RunFolder:
         made = (
             "rounds.jsonl",
             "clients.parquet",
-            "selection.json",
             "openings.json",
             "clusters.npz",
             "models.npz",
@@ -95,12 +94,6 @@ class RunFolder:
         )
         for name in ("checkpoint.npz", "summary.json", *keys, *made):
             (self.path / name).unlink(missing_ok=True)
-
-    @property
-    def clusters(self) -> int | None:
-        """Give the number of clusters that was chosen before the run that goes on here, if it was."""
-        file = self.path / "selection.json"
-        return int(read_json(file)["k"]) if self.begun and file.exists() else None
 
     @property
     def begun(self) -> bool:

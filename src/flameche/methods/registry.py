@@ -13,6 +13,7 @@ from flameche.methods.ifca import Ifca
 from flameche.methods.kfed import KFed
 from flameche.methods.oracle import Oracle
 from flameche.methods.pacfl import Pacfl
+from flameche.methods.selection import select_clusters
 from flameche.methods.sketch import FlamecheSketch
 from flameche.methods.soft import Soft
 from flameche.methods.stocfl import StoCfl
@@ -37,4 +38,6 @@ def make_method(kind: str, world: World, options: dict[str, Any]) -> Method:
         some = {key: options[key] for key in ("clusters", "most_clusters") if key in options}
         return FlamecheSketch(world, **some)
     others = ("mode", "most_clusters")
+    if options.get("clusters") == "auto":  # soft EM is given K
+        options = {**options, "clusters": select_clusters(world, options["most_clusters"]).choice.k}
     return METHODS[kind](world, **{key: value for key, value in options.items() if key not in others})

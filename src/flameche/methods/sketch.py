@@ -30,9 +30,9 @@ from flameche.em.ward import keep_names
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.selection import fewest, session_size
 from flameche.rng import stream
 
-EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
 FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
 
 
@@ -95,7 +95,7 @@ class FlamecheSketch:
         """Tell whether it is time for a session."""
         there = self.world.reachable(self.present, participants)
         if not self.found:
-            return len(there) >= 2 * self._least
+            return len(there) >= (fewest(self._least) if self.choose else 2 * self._least)
         return int((self.far & ~self.heard)[there].sum()) >= max(2, self._least)
 
     @property
@@ -277,11 +277,6 @@ def chosen(choice: Choice, clients: int) -> str:
 
 
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
-
-
-def session_size(clusters: int) -> int:
-    """Count the clients that a session for so many clusters takes, where there are more."""
-    return max(EVERYBODY, EACH * clusters)
 
 
 def _most(before: Ints) -> int:
