@@ -129,13 +129,13 @@ def test_a_drifted_client_changes_cluster_in_the_next_round_it_takes_part_in_and
 
 def test_who_has_the_same_metadata_says_nothing():
     method = settled(least=3)
-    up, deferred = method.world.ledger.per_client("up").copy(), method.sums._guard.deferred
+    up, deferred = method.world.ledger.per_client("up").copy(), method.sums._guard.refused
     metadata, _ = planted_metadata(CLIENTS, noise=0.15)
     method.drift(everybody[:5], metadata.of(everybody[:5]))
     assert not method.drifted.any()
     method.round(7, everybody)
     sent = method.world.ledger.per_client("up") - up
-    assert len(set(sent.tolist())) == 1 and method.sums._guard.deferred == deferred
+    assert len(set(sent.tolist())) == 1 and method.sums._guard.refused == deferred
 
 
 def a_little(client):

@@ -1,6 +1,6 @@
-"""What can be solved from opened sums: in the settings that SECURITY.md calls solvable, clients are solved.
+"""What can be solved from opened sums: nobody where the guard looks at them, some where it cannot.
 
-The leakage guard is on throughout. These tests record how things stand; a mended setting has to resist.
+The guard is on throughout. With hidden assignments it cannot know whose terms a sum holds (SECURITY.md).
 """
 
 import numpy as np
@@ -11,7 +11,6 @@ from flameche.crypto.masking import SecAgg
 from flameche.crypto.registry import make_scheme
 from flameche.methods.flameche import Flameche
 from flameche.methods.selection import select_clusters
-from flameche.protocol.guard import LeakageGuard
 from tests.attacks import OpenedSums, metadata_in
 from tests.conftest import clustering_world, planted_metadata
 
@@ -46,16 +45,6 @@ def test_a_sum_over_everybody_solves_for_nobody_and_a_sum_over_one_for_that_one(
     assert list(log.solved()) == [2] and log.solved()[2] == pytest.approx(3.0)
 
 
-def test_the_guard_lets_three_sums_through_that_give_one_client_away():
-    guard, log = LeakageGuard(5, 1, GUARD), OpenedSums(5)
-    terms = np.random.default_rng(0).random((5, 4))
-    for members in ([0, 1, 2], [0, 3, 4], [1, 2, 3, 4]):
-        assert guard.permits(np.array(members), np.zeros(len(members), np.int64)) == [True]
-        log.add(members, terms[members].sum(axis=0))
-    solved = log.solved()
-    assert list(solved) == [0] and solved[0] == pytest.approx(terms[0])  # half of S1 + S2 - S3
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -63,16 +52,16 @@ def test_the_guard_lets_three_sums_through_that_give_one_client_away():
         ("bfv", {"m_step": "participants"}),
     ],
 )
-def test_sums_over_a_rounds_participants_solve_for_every_client_in_the_end(kind, options):
-    world, metadata = guarded_world(kind, clients=20, groups=2)
+def test_sums_over_a_rounds_participants_solve_for_nobody_however_many_rounds(kind, options):
+    world, _ = guarded_world(kind, clients=20, groups=2)
     method = Flameche(world, clusters=2, **options)
     log, draw = OpenedSums(20), np.random.default_rng(0)
     log.listen(method.sums)
     for r in range(1, 31):
         method.round(r, np.sort(draw.choice(20, 10, replace=False)))
-    solved = log.solved()
-    assert log.smallest >= GUARD and len(solved) == 20
-    assert wrongest(solved, metadata.phi) < 1e-6
+    assert log.smallest >= GUARD and len(log.members) > 5 and log.solved() == {}
+    sums = world.ledger
+    assert sums.held_back["metadata"] > sums.asked["metadata"] / 2  # most later ones would have
 
 
 def test_sums_over_the_same_clients_in_every_round_solve_for_nobody():

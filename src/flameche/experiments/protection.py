@@ -70,20 +70,13 @@ def _single_clients(experiment: Experiment, method: FlamecheConfig) -> list[str]
 
 def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Say which of the method's own sums can be solved, and by whom."""
-    clients, who = experiment.data.clients, _opener(experiment)
+    clients = experiment.data.clients
     if experiment.participants == clients and not experiment.events:
         return []  # the same clients are summed in every round
-    if method.m_step != "seen":
-        rounds = -(-clients // int(method.clusters))
-        return [
-            f'method.m_step = "{method.m_step}" opens sums over a different set of the same clients\' '
-            f"metadata every round: {who} can solve them for single clients' metadata soon after {rounds} "
-            "rounds, later where the guard defers sums, whatever scheme.min_cluster is (SECURITY.md)"
-        ]
     if method.hide_assignments:
         return [
             "with method.hide_assignments the sums of different rounds are not compared: "
-            f"{who} can solve them for some clients' metadata (SECURITY.md)"
+            f"{_opener(experiment)} can solve them for some clients' metadata (SECURITY.md)"
         ]
     return []
 

@@ -246,7 +246,7 @@ class Relay:
         names = {key.split("/")[1] for key in arrays if key.startswith("model/")}
         self.models = {name: whole.part(f"model/{name}") for name in names}
         if self._loaded:
-            self._vault_for(len(self._loaded["guard_released"]))
+            self._vault_for(len(self._loaded["changes"]))
 
 
 def _shape(model: Arrays) -> tuple[int, ...]:
