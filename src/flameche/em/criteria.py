@@ -54,3 +54,21 @@ def calinski_harabasz(means: Centroids, spread: Floats) -> float:
     between = (count * ((centres - centre) ** 2).sum(1)).sum() / (len(alive) - 1)
     within = spread[alive, 1].sum() / (count.sum() - len(alive))
     return float(between / within) if within > 0 else float("inf")
+
+
+def from_widths(centres: Floats, squares: Floats, count: Floats) -> tuple[float, float]:
+    """Compute both from clusters' centres [K D], mean squared distances to them [K], and sizes [K].
+
+    Davies-Bouldin takes widths as root mean squares here. NaN with one cluster.
+    """
+    k, n = len(count), float(count.sum())
+    if k < 2:
+        return float("nan"), float("nan")
+    apart = np.sqrt(((centres[:, None] - centres[None]) ** 2).sum(-1))
+    np.fill_diagonal(apart, np.inf)
+    width = np.sqrt(np.maximum(squares, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        dbi = ((width[:, None] + width[None]) / apart).max(axis=1).mean()
+    between = (count * ((centres - count @ centres / n) ** 2).sum(axis=1)).sum() / (k - 1)
+    within = float(count @ squares) / (n - k) if n > k else float("nan")
+    return float(dbi), float(between / within) if within > 0 else float("nan")

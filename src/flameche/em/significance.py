@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from flameche.em.criteria import from_widths
 from flameche.em.leaves import Leaves
 from flameche.em.spherical import Floats, Ints
 from flameche.em.ward import join, merge_down
@@ -160,24 +161,11 @@ def join_wide(choice: Choice, leaves: Leaves, wide: Floats, least: int, rng: np.
 
 
 def criteria(leaves: Leaves, label: Ints, within: Floats) -> tuple[float, float]:
-    """Compute Davies-Bouldin, with widths as root mean squares, and Calinski-Harabasz of leaves merged [R].
-
-    NaN with one cluster.
-    """
-    count = np.bincount(label, leaves.count)
-    k, n = len(count), float(count.sum())
-    if k < 2:
-        return float("nan"), float("nan")
-    centre = join(leaves.as_centroids(), label, k).theta[:, 0]
+    """Compute Davies-Bouldin and Calinski-Harabasz of leaves merged by label [R]."""
+    count = np.bincount(label, leaves.count).astype(np.float64)
+    centre = join(leaves.as_centroids(), label, len(count)).theta[:, 0]
     gap = ((leaves.mean - centre[label]) ** 2).sum(axis=1)
-    width = np.bincount(label, leaves.count * gap) / count + np.trace(within)
-    apart = np.sqrt(((centre[:, None] - centre[None]) ** 2).sum(axis=2))
-    np.fill_diagonal(apart, np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        dbi = ((np.sqrt(width)[:, None] + np.sqrt(width)[None]) / apart).max(axis=1).mean()
-        between = (count * ((centre - count @ centre / n) ** 2).sum(axis=1)).sum() / (k - 1)
-        ch = between / ((count @ width) / (n - k)) if n > k else float("nan")
-    return float(dbi), float(ch)
+    return from_widths(centre, np.bincount(label, leaves.count * gap) / count + np.trace(within), count)
 
 
 def _halves(above: Ints, below: Ints) -> tuple[Ints, Ints]:

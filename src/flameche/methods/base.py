@@ -71,11 +71,6 @@ class World:
         """Tell whether metadata were asked for."""
         return self.known_metadata is not None
 
-    @property
-    def keeps_terms(self) -> bool:
-        """Tell whether the server can sum old terms again; masks live one session only."""
-        return not isinstance(self.scheme, SecAgg)
-
     def truth(self, why: str) -> Ints:
         """Give the true groups [C]; the ledger remembers that it was asked for."""
         self.ledger.oracle_knowledge.append(why)

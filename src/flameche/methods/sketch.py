@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flameche.clustering.session import Found, Session
+from flameche.em.criteria import from_widths
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
 from flameche.em.spherical import NOISE, Centroids, Floats, cosine
@@ -297,25 +298,13 @@ def _names(label: Ints, before: Ints, count: int, earlier: int) -> Ints:
 
 
 def criteria(centroids: Centroids, count: Floats) -> tuple[float, float]:
-    """Compute Davies-Bouldin, with widths as root mean squares, and Calinski-Harabasz, from centroids alone.
+    """Compute Davies-Bouldin and Calinski-Harabasz from centroids alone.
 
-    Blocks have length one, so a centroid's length tells how far its members scatter. NaN with one cluster.
+    Blocks have length one, so a centroid's length tells how far its members scatter.
     """
     alive = np.flatnonzero((count > 0) & (centroids.mass > NOISE).any(axis=1))
-    if len(alive) < 2:
-        return float("nan"), float("nan")
-    theta, mass, count = centroids.theta[alive], centroids.mass[alive], count[alive]
+    theta, mass = centroids.theta[alive], centroids.mass[alive]
     share = mass / mass.sum(axis=1, keepdims=True)
-    squares = np.einsum("kbf,kbf->kb", theta, theta)
-    width = np.maximum((share * (1.0 - squares)).sum(axis=1), 0.0)
+    squares = (share * (1.0 - np.einsum("kbf,kbf->kb", theta, theta))).sum(axis=1)
     flat = theta.reshape(len(alive), -1) / np.sqrt(theta.shape[1])
-    apart = np.sqrt(((flat[:, None] - flat[None]) ** 2).sum(-1))
-    np.fill_diagonal(apart, np.inf)
-    with np.errstate(divide="ignore"):
-        ratio = (np.sqrt(width)[:, None] + np.sqrt(width)[None]) / apart
-    centre = (count[:, None] * flat).sum(axis=0) / count.sum()
-    between = (count * ((flat - centre) ** 2).sum(axis=1)).sum() / (len(alive) - 1)
-    free = count.sum() - len(alive)
-    within = (count * width).sum() / free if free > 0 else float("nan")
-    ch = between / within if within > 0 else float("nan")
-    return float(ratio.max(axis=1).mean()), float(ch)
+    return from_widths(flat, np.maximum(squares, 0.0), count[alive])
