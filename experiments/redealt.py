@@ -45,7 +45,9 @@ def landmine(folder: Path) -> Pool:
 def heart(folder: Path) -> Pool:
     """Four hospitals, each cut into four sites (UCI heart disease)."""
     names = ("cleveland", "hungarian", "switzerland", "va")
-    files = [pd.read_csv(folder / f"heart/processed.{name}.data", header=None, na_values="?") for name in names]
+    files = [
+        pd.read_csv(folder / f"heart/processed.{name}.data", header=None, na_values="?") for name in names
+    ]
     sizes = [len(part) for file in files for part in np.array_split(np.arange(len(file)), 4)]
     rows = pd.concat(files).to_numpy(np.float64)
     return rows[:, :-1], (rows[:, -1] > 0).astype(int), np.array(sizes)
@@ -151,7 +153,8 @@ def table() -> str:
     for line in lines:
         found[line["set"], line["clients"]][line["least"]].append(line["k"])
     text = [f"# No groups, no clusters\n\n{(__doc__ or '').splitlines()[0]}\n"]
-    text += ["| federation | clients | K = 1, no guard | K = 1, guard of 3 | chosen otherwise |", "|---|---|---|---|---|"]
+    text += ["| federation | clients | K = 1, no guard | K = 1, guard of 3 | chosen otherwise |"]
+    text += ["|---|---|---|---|---|"]
     for (name, clients), by_least in found.items():
         cells = [f"{sum(k == 1 for k in by_least[least])} of {len(by_least[least])}" for least in (1, 3)]
         other = Counter(k for ks in by_least.values() for k in ks if k != 1)

@@ -65,3 +65,22 @@ def metadata_in(term, blocks, features):
     """Read a client's metadata [B F] and the weight of each block [B] off its term [w phi, w, 1]."""
     weight = term[blocks * features : -1]
     return term[: blocks * features].reshape(blocks, features) / weight[:, None], weight
+
+
+def solvable(rows, some):
+    """Tell by brute force whether a combination of rows holds the clients `some` and nobody else.
+
+    A row names terms by client and number, with how much of each it holds: {(client, number): weight}.
+    """
+    if not rows:
+        return False
+    terms = sorted({term for row in rows for term in row})
+    whole = np.array([[row.get(term, 0.0) for term in terms] for row in rows])
+    outside = whole[:, [client not in some for client, _ in terms]]
+    rank = np.linalg.matrix_rank
+    return rank(whole, tol=1e-8) > (rank(outside, tol=1e-8) if outside.size else 0)
+
+
+def pairs(clients):
+    """Every client, and every pair of clients."""
+    return [{i, j} for i in range(clients) for j in range(i + 1)]

@@ -12,7 +12,7 @@ import flameche
 from flameche import cli
 from flameche.answering import answer
 from flameche.errors import BadInput, ConfigError, SealError
-from flameche.methods.selection import LEAST
+from flameche.methods.selection import FEWEST
 
 TOML = """
 rounds = 3
@@ -169,8 +169,10 @@ def test_a_command_ends_with_the_code_of_what_it_raised(monkeypatch, capsys, rai
 
 def test_how_many_clients_choosing_k_takes_is_said_before_and_when_it_is_refused(call, experiment):
     said = " ".join(call("select-k", "--help")[1].split())
-    assert f"takes {LEAST} clients at least" in said
-    refused(call("select-k", experiment, "--device", "cpu"), "8 clients are too few", f"at least {LEAST}")
+    assert f"takes {FEWEST} clients at least" in said
+    few = ("--set", "data.clients=5", "--set", "data.groups=2", "--set", "method.clusters=2")
+    guarded = call("select-k", experiment, "--device", "cpu", *few, "--set", "scheme.min_cluster=3")
+    refused(guarded, "5 clients are too few", "at least 6 with scheme.min_cluster = 3")
 
 
 def test_bad_files_are_one_line_and_exit_code_2(call, experiment, tmp_path):

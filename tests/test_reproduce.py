@@ -16,6 +16,7 @@ from flameche.errors import BadInput, StoreError
 from flameche.experiments.paper import ENTRIES, Choice
 from flameche.experiments.run import run_experiment
 from flameche.experiments.stored import Lines, Stored
+from flameche.experiments.sweep import missing
 from flameche.listing import span
 from flameche.report.agreement import judge
 from flameche.report.paper import render, write
@@ -80,7 +81,18 @@ def test_a_cell_that_a_table_does_not_have_is_no_cell_that_was_not_run(kept):
     page = render(ENTRIES["recipes"], Choice(settings=("fds",)), kept).markdown()
     row = next(line for line in page.splitlines() if "no pooling in the stem" in line).split(" | ")
     assert row[0].startswith("| Oracle") and row[1] == "1.00" and set(row[5:]) == {"–", "– |"}
-    assert "not run" not in page
+    others = [line for line in page.splitlines() if not line.startswith("| FLAMECHE (m)")]
+    assert not any("not run" in line for line in others)
+
+
+def test_the_mode_that_is_gone_is_shown_and_never_asked_for(kept, tmp_path):
+    table = ENTRIES["accuracy"]
+    gone = [run for run in table.plan() if run.gone]
+    assert {run.row for run in gone} == {"flameche-robust"} and any(kept.find(run) for run in gone)
+    assert not any(run.gone for run in missing(table.plan(), Stored([], [tmp_path])))
+    page = render(table, Choice(datasets=("mnist",)), kept).markdown()
+    row = next(line for line in page.splitlines() if "since removed" in line)
+    assert row.startswith("| FLAMECHE, former default mode, since removed (m) |") and "not run" not in row
 
 
 def test_readme_shows_what_the_stored_runs_say(tmp_path):

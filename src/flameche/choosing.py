@@ -30,7 +30,8 @@ def select_k(
 ) -> None:
     """Choose the number of clusters from sums of metadata, before any training; 1 if there are no groups.
 
-    It takes 12 clients at least, and three times scheme.min_cluster.
+    It takes 4 clients at least, and twice scheme.min_cluster. One clustering session chooses it, as with
+    method.clusters = "auto".
     """
     from flameche.experiments.config import load_experiment
     from flameche.experiments.overrides import parse_range
@@ -72,12 +73,11 @@ def print_selections(found: list[dict[str, Any]], least: int, as_json: bool) -> 
         rows = [
             {
                 "K": str(row["k"]),
-                "against K-1": "" if row["agreement"] is None else f"{row['agreement']:+.2f}",
-                "sureness": "" if row["sureness"] is None else f"{row['sureness']:+.1f}",
+                "apart": "" if row["sureness"] is None else f"{row['sureness']:+.1f}",
+                "needed": "" if row["needed"] is None else f"{row['needed']:.1f}",
                 "keep": "yes" if row["kept"] else "",
                 "DBI": number(row["dbi"]),
                 "CH": number(row["ch"], ".1f"),
-                "silhouette": number(row["silhouette"]),
                 "ARI (truth)": number(row["ari"]),
             }
             for row in each["candidates"]
@@ -87,9 +87,10 @@ def print_selections(found: list[dict[str, Any]], least: int, as_json: bool) -> 
         others = ", ".join(f"{name} {k or '–'}" for name, k in each["preferred"].items())
         out_console.print(f"\n{verdict(each)} By other criteria: {others}.", soft_wrap=True)
         last = max(row["k"] for row in each["candidates"])
-        few = f"No clustering has more than {last} clusters. " if last < each["most"] else ""
+        few = f"No more than {last} clusters can be told apart. " if last < each["most"] else ""
         sent = f"{each['bytes_up'] / 1e6:.1f} MB up, {each['bytes_down'] / 1e6:.1f} MB down"
-        out_console.print(f"{few}It took {each['exchanges']} exchanges, {sent}.", soft_wrap=True)
+        asked = f"{each['asked']} of {each['clients']} clients"
+        out_console.print(f"{few}It opened {each['sums']} sums of {asked}; {sent}.", soft_wrap=True)
     for note in sorted({note for each in found for note in each["notes"]}):
         log.print(f"note: {note}", soft_wrap=True)
 
@@ -101,6 +102,6 @@ def verdict(found: dict[str, Any]) -> str:
         return f"Recommended: K = {k}, the most allowed; more would fit, raise the range."
     if k == 1:
         sure = "clearly" if found["clear"] == "no structure" else "but it is close"
-        return f"Recommended: K = 1. Held-out clients see no groups ({sure})."
+        return f"Recommended: K = 1. The clients show no groups ({sure})."
     sure = "clear" if found["clear"] == "clear" else "close to the border: look at the table"
     return f"Recommended: K = {k} ({sure})."

@@ -27,7 +27,7 @@ def inventory(
     clocks = {where: Clock(stored.lines(), where) for where in (device, "cuda")}
     rows = []
     for entry in entries:
-        planned = unique(entry.plan(choice))
+        planned = unique(run for run in entry.plan(choice) if not run.gone or stored.find(run) is not None)
         todo = missing(planned, stored)
         without = sum(run.dataset in absent for run in todo)
         todo = [run for run in todo if run.dataset not in absent]

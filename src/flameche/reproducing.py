@@ -102,7 +102,7 @@ def reproduce(
         from flameche.experiments.ray_sweep import check_ray
 
         check_ray(ray)
-    planned = unique(run for entry in entries for run in entry.plan(choice))
+    planned = unique(run for entry in entries for run in entry.plan(choice) if not run.gone)
     failed = 0
     if not stored_only and entries:
         lines = out / ("runs.jsonl" if part[1] == 1 else f"runs-{part[0]}-of-{part[1]}.jsonl")

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from flameche.em.spherical import Centroids, cosine, e_step, filled, m_step, statistics, unit_norm
+from flameche.em.spherical import Centroids, cosine, e_step, m_step, statistics, unit_norm
 
 
 def random_metadata(rng, clients=12, blocks=3, features=4, missing=0.0):
@@ -146,25 +146,7 @@ def test_unit_norm_has_length_one_and_leaves_zero_alone():
     assert not unit_norm(phi)[1].any()
 
 
-def test_a_centroid_borrows_the_mean_of_all_where_it_has_no_block_and_hardly_weighs_it():
-    theta = np.array([[[1.0], [2.0]], [[3.0], [9.0]], [[7.0], [7.0]]])
-    mass = np.array([[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
-    lent = filled(Centroids(theta, mass))
-    assert lent.theta[1, 1, 0] == 2.0  # only the first has that block
-    assert 0 < lent.mass[1, 1] < 1e-6 and (lent.mass[2] == 0).all()  # an empty cluster stays empty
-    own = mass > 0
-    assert (lent.theta[own] == theta[own]).all() and (lent.mass[own] == mass[own]).all()
-    again = filled(lent)
-    assert (again.theta == lent.theta).all() and (again.mass == lent.mass).all()
-
-
-def test_whole_centroids_and_blocks_that_nobody_has_are_left_alone():
-    theta, mass = np.arange(8.0).reshape(2, 2, 2), np.array([[1.0, 0.0], [2.0, 0.0]])
-    lent = filled(Centroids(theta, mass))
-    assert (lent.mass == mass).all() and (lent.theta == theta).all()
-
-
 def test_a_weight_that_is_only_noise_makes_no_block():
     totals = np.array([[3.0, 1e-9, 2.0, 2e-9, 1.0]])  # two blocks of one feature; nobody has the second
-    found = filled(m_step(totals, blank(1, 2, 1)))
+    found = m_step(totals, blank(1, 2, 1))
     assert found.theta[0, 0, 0] == 1.5 and found.mass[0, 1] == 0 and found.theta[0, 1, 0] == 0

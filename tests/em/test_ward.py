@@ -71,25 +71,6 @@ def test_every_merger_is_the_cheapest_of_the_sums_that_are_left(seed):
         assert np.array_equal(ward.merge_down(many, count), np.unique(label, return_inverse=True)[1])
 
 
-def test_few_common_blocks_do_not_make_a_merger_of_single_clients_cheap():
-    near, far = np.array([0.0, 0.0, 0.0, 0.0]), np.array([3.0, 3.0, 3.0, 3.0])
-    theta = np.stack([near, near + 1, far, near + 0.5])[:, :, None]
-    lack = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1.0]])
-    clients = Centroids(theta * (lack > 0)[:, :, None], lack)  # the first and the last have nothing in common
-    assert ward.merge_down(clients, 3).tolist() == [0, 1, 2, 0]
-    assert ward.merge_down(clients, 3, alone=True).tolist() == [0, 1, 2, 1]
-    assert ward.merge_down(clients, 2, alone=True).tolist() == [0, 0, 1, 0]
-    empty = Centroids(np.append(theta, theta[:1], axis=0), np.append(lack, np.zeros((1, 4)), axis=0))
-    assert len(set(ward.merge_down(empty, 4, alone=True)[:4].tolist())) == 4  # an empty one still goes first
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_where_all_blocks_are_there_single_clients_are_merged_as_any(seed):
-    many = small(seed=seed)
-    for count in range(1, 9):
-        assert np.array_equal(ward.merge_down(many, count), ward.merge_down(many, count, alone=True))
-
-
 def test_names_stay_with_most_of_the_members():
     before, sizes = np.array([0, 0, 1, 1, 2]), np.array([5.0, 1, 4, 4, 3])
     assert ward.keep_names(np.array([2, 2, 0, 0, 1]), before, sizes).tolist() == [0, 0, 1, 1, 2]

@@ -129,7 +129,6 @@ NEEDED_BY: dict[str, dict[str, Any]] = {
     "data.missing_by": {"data": {"missing_labels": 1}},
     "training.turn": {"training": {"augment": True}},
     "method.hide_assignments": {"method": {"mode": "paper"}, "scheme": {"kind": "bfv", "updates": "ckks"}},
-    "method.m_step": {"method": {"mode": "robust"}},
     "privacy.delta": {"privacy": {"epsilon": 1.0}},
     "privacy.noise": {"privacy": {"epsilon": 1.0}},
 }
@@ -208,14 +207,13 @@ def test_the_hash_ignores_name_seeds_threads_and_memory(key: str) -> None:
 def test_the_hash_is_twelve_hex_digits_and_stays_the_same_over_releases() -> None:
     # Results on disk are found by it: a change here orphans every stored run.
     assert config_hash(parse(method={"mode": "paper"})) == "0799d55940d7"
-    assert config_hash(parse(method={"mode": "robust"})) == "8d6d6392ee99"
     assert config_hash(parse()) == config_hash(parse(method={"mode": "sketch"})) == "621c1f3a0b06"
 
 
 def test_the_mode_is_in_the_hash_unless_it_is_the_papers_which_was_once_the_default() -> None:
-    for options in ({}, {"clusters": 3}, {"m_step": "participants"}):
-        robust, paper = (config_hash(parse(method={"mode": m, **options})) for m in ("robust", "paper"))
-        assert robust != paper
+    for options in ({}, {"clusters": 3}):
+        sketch, paper = (config_hash(parse(method={"mode": m, **options})) for m in MODES)
+        assert sketch != paper
     # of experiments on disk, as they were hashed when "paper" was the only mode
     assert config_hash(parse(method={"mode": "paper", "clusters": 3})) == "1382862b75dd"
     assert config_hash(parse(method={"mode": "paper", "tau": 0})) == "f3c8fc8735de"
@@ -228,7 +226,7 @@ def test_every_key_survives_the_round_trip_through_toml(key: str) -> None:
     assert parse_experiment(tomllib.loads(to_toml(experiment))) == experiment
 
 
-MODES = ["robust", "paper"]
+MODES = ["sketch", "paper"]
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
@@ -374,10 +372,9 @@ def test_groups_of_own_data_must_differ_in_something() -> None:
 
 def test_own_data_with_transforms_keep_the_hash_of_their_runs() -> None:
     own = {"name": "x", "data": {**OWN, "groups": 2, "transforms": ["none", "invert"]}}
-    own["method"] = {"mode": "robust"}
-    assert (
-        config_hash(parse_experiment(own)) == "9ec8f85b2f52"
-    )  # as before own data had defaults of their own
+    own["method"] = {"mode": "paper"}
+    # as before own data had defaults of their own
+    assert config_hash(parse_experiment(own)) == "469d457857ba"
 
 
 def test_parsing_leaves_its_input_as_it_was() -> None:
@@ -607,28 +604,21 @@ def test_the_papers_own_keys_are_refused_in_other_modes_but_for_their_defaults(k
     assert parse(method={key: default}) == parse()
 
 
-def test_every_option_but_the_clusters_and_the_m_step_is_the_papers_own() -> None:
-    others = {"kind", "mode", "clusters", "most_clusters", "m_step"}
+def test_every_option_but_the_clusters_is_the_papers_own() -> None:
+    others = {"kind", "mode", "clusters", "most_clusters"}
     assert {*others, *FlamecheConfig.PAPER_ONLY} == set(FlamecheConfig.model_fields)
 
 
-def test_decayed_sums_are_for_robust_mode_and_for_sums_that_the_server_opens() -> None:
-    for kind in ("plain", "secagg"):
-        assert (
-            parse(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind}).method.m_step
-            == "decayed"
-        )
-        message = refusal(method={"mode": "paper", "m_step": "decayed"}, scheme={"kind": kind})
-        assert message == 'method.m_step = "decayed" belongs to method.mode = "robust"'
-    for kind in ("bfv", "ckks", "ckks-paper", "paillier"):
-        message = refusal(method={"mode": "robust", "m_step": "decayed"}, scheme={"kind": kind})
-        assert message.startswith('method.m_step = "decayed" needs sums that the server opens; ')
-        assert f'scheme.kind = "{kind}"' in message and message.endswith('take m_step = "seen"')
+def test_the_mode_that_is_gone_names_what_took_its_place() -> None:
+    assert refusal(method={"mode": "robust"}) == (
+        'method.mode = "robust" is no longer there; "sketch", the default, took its place: the same clusters '
+        "from far fewer sums"
+    )
 
 
 def test_a_mode_that_does_not_exist_is_met_with_those_that_do() -> None:
     assert refusal(method={"mode": "papers"}) == (
-        "method.mode = \"papers\": must be one of sketch, robust, paper; did you mean 'paper'?"
+        "method.mode = \"papers\": must be one of sketch, paper; did you mean 'paper'?"
     )
 
 
@@ -731,8 +721,6 @@ def test_an_override_of_a_papers_key_needs_the_papers_mode_from_the_file_or_anot
     assert parse("method.tau=0", "method.mode=paper").method == paper
     assert parse("method.mode=paper", method={"tau": 0}).method == paper
     assert refusal("method.tau=0") == of_the_paper("tau")
-    robust = of_the_paper("tau").replace('"sketch"', '"robust"')
-    assert refusal("method.mode=robust", method={"mode": "paper", "tau": 5}) == robust
 
 
 def test_another_metadata_kind_keeps_the_keys_that_it_shares() -> None:

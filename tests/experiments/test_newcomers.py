@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
     for name, changes in {
         "sketch": [],
         "paper": ["method.mode=paper", "scheme.kind=plain"],
-        "guarded": ["method.mode=robust", "scheme.min_cluster=6", "scheme.kind=plain"],
+        "guarded": ["method.mode=paper", "scheme.min_cluster=6", "scheme.kind=plain"],
         "pca": ["metadata.kind=mean-pca-shared", "scheme.kind=plain", "metadata.components=20"],
         "counts": ["metadata.kind=label-counts", "scheme.kind=plain"],
         "fedavg": ["method.kind=fedavg", "scheme.kind=plain"],

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from flameche.errors import BadInput, StoreError
-from flameche.experiments.config import config_hash, load_experiment, parse_experiment
+from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.guess import Clock
 from flameche.experiments.paper import ENTRIES, Choice, entry_named
-from flameche.experiments.paper.plan import parse_seeds, parse_shard
+from flameche.experiments.paper.plan import Planned, parse_seeds, parse_shard
 from flameche.experiments.paper.published import Printed, printed
-from flameche.experiments.paper.sets import PAPER_SETS, SETS, description
+from flameche.experiments.paper.sets import PAPER_SETS, SETS
 from flameche.experiments.stored import Lines, Stored
 from flameche.experiments.sweep import deal, missing, unique
 
@@ -61,14 +61,16 @@ def test_a_row_of_some_sets_is_planned_for_these_alone_and_for_digits():
 
 def test_the_first_seeds_of_everything_come_first():
     seeds = [run.seed for run in ENTRIES["accuracy"].plan()]
-    assert seeds == sorted(seeds) and len(seeds) == 6 * 3 * 10 * 5
+    assert seeds == sorted(seeds) and len(seeds) == 6 * 3 * 11 * 5
 
 
-def test_ten_rows_both_modes_of_flameche():
+def test_eleven_rows_both_modes_of_flameche_and_the_one_that_is_gone():
     rows = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,)))
-    assert [run.row for run in rows][-2:] == ["flameche-paper", "flameche-robust"] and len(rows) == 10
+    assert [run.row for run in rows][-3:] == ["flameche-paper", "flameche-robust", "flameche"]
+    assert len(rows) == 11
     both = entry_named("csl").plan(Choice(datasets=("mnist",), seeds=(0,), methods=("flameche",)))
-    assert [run.experiment.method.mode for run in both] == ["paper", "robust"]
+    assert [run.gone for run in both] == [False, True, False]
+    assert [run.experiment.method.mode for run in both if not run.gone] == ["paper", "sketch"]
 
 
 def test_changes_are_laid_over_every_run_and_make_it_another():
@@ -126,8 +128,8 @@ def test_every_stored_line_of_the_main_tables_is_found_again():
 @pytest.mark.parametrize("name", ["main", "ablations"])
 def test_the_hash_of_a_stored_line_is_that_of_its_overrides(name):
     for line in Lines(ROOT / "results" / f"{name}.jsonl").read():
-        experiment = parse_experiment(description(line["dataset"]), line["overrides"])
-        assert config_hash(experiment) == line["config_hash"]
+        run = Planned(line["dataset"], "", line["label"], line["seed"], tuple(line["overrides"]))
+        assert run.hash == line["config_hash"]
 
 
 def test_what_the_paper_printed_belongs_to_rows_that_are_there():

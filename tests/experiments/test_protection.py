@@ -15,7 +15,7 @@ SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "ep
 
 
 def described(method="flameche", participation=1.0, m_step=None, clients=20, options=None, **scheme):
-    mode = {"mode": "robust"} if method == "flameche" else {}
+    mode = {"mode": "paper"} if method == "flameche" else {}
     table = {"kind": method, **mode, **(options or {})} | ({} if m_step is None else {"m_step": m_step})
     data = {**SMALL["data"], "clients": clients}
     tables = {**SMALL, "participation": participation, "data": data, "method": table, "scheme": scheme}
@@ -91,23 +91,9 @@ def large(method="flameche", participation=0.2, options=None, **scheme):
     return described(method, participation, clients=100, options=options, **scheme)
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "said"),
-    [
-        ({}, "secagg", "robust mode under secagg opens sums over a different set of the same clients'"),
-        ({}, "secagg", "the server can solve them for single clients' metadata soon after 25 rounds"),
-        ({"mode": "paper", "m_step": "participants"}, "secagg", 'method.m_step = "participants" opens'),
-        ({"m_step": "decayed"}, "secagg", "robust mode under secagg opens"),
-        ({"m_step": "participants"}, "ckks", "whoever has the clients' key can solve them for single"),
-        ({"clusters": "auto"}, "bfv", "choosing K opens sums over many different sets of the same clients'"),
-        ({"clusters": "auto"}, "secagg", "metadata soon after clients / clusters rounds"),
-        ({"mode": "paper", "hide_assignments": True}, "bfv", "can solve them for some clients' metadata"),
-    ],
-)
-def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
-    updates = "ckks" if "hide_assignments" in options else "clear"
-    notes = leak_notes(large(options=options, kind=kind, updates=updates))
-    assert any(said in note for note in notes) and all("SECURITY.md" in note for note in notes)
+def test_a_setting_whose_sums_can_be_solved_says_so():
+    (note,) = leak_notes(large(options={"hide_assignments": True}, kind="bfv", updates="ckks"))
+    assert "can solve them for some clients' metadata" in note and "SECURITY.md" in note
 
 
 @pytest.mark.parametrize(
@@ -115,8 +101,9 @@ def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
     [
         lambda: large(),
         lambda: large(options={"m_step": "participants"}),
-        lambda: large(options={"mode": "paper"}, kind="secagg"),
-        lambda: large(options={"mode": "paper"}, kind="bfv"),
+        lambda: large(kind="secagg"),
+        lambda: large(options={"m_step": "participants"}, kind="secagg"),
+        lambda: large(kind="bfv"),
         lambda: large("fedavg", kind="secagg"),
         lambda: large(options={"mode": "sketch"}, kind="bfv"),
         lambda: large(options={"mode": "sketch"}, kind="secagg"),
@@ -126,22 +113,6 @@ def test_a_setting_whose_sums_can_be_solved_says_so(options, kind, said):
 )
 def test_a_setting_in_which_no_client_was_solved_has_no_such_note(experiment):
     assert leak_notes(experiment()) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "who"),
-    [
-        ("ckks", "whoever has the clients' key"),
-        ("bfv", "whoever has the clients' key"),
-        ("paillier", "whoever has the clients' key"),
-        ("secagg", "the server"),
-    ],
-)
-def test_robust_mode_under_a_guard_says_that_second_moments_may_give_clients_away(kind, who):
-    for participation in (0.2, 1.0):
-        note = leak_notes(large(participation=participation, kind=kind))[-1]
-        assert note.startswith("robust mode opens sums of second moments") and f"{who} may work out" in note
-    assert not any("moments" in n for n in leak_notes(large(options={"mode": "paper"}, kind=kind)))
 
 
 def test_without_a_guard_a_scheme_says_that_single_clients_can_be_read():
@@ -166,14 +137,14 @@ def test_few_clients_under_a_guard_are_warned_of_random_clusters(clients, cluste
 
 
 def test_what_can_be_solved_is_in_the_summaries_of_runs_clusterings_and_choices(tmp_path):
-    experiment = described(participation=0.5, kind="secagg")
+    experiment = described(participation=0.5, m_step="participants", kind="secagg")
     run, _ = run_experiment(experiment, 0, tmp_path)
     for summary in (run, cluster_experiment(experiment, 0)):
-        assert sum("solve them for single clients' metadata" in note for note in summary["notes"]) == 1
+        assert summary["leakage"]["server"]["solved"] == summary["leakage"]["client"]["solved"] == 0
+        assert not any("solve" in note for note in summary["notes"] if "random" not in note)
         assert any("the clusters may be random" in note for note in summary["notes"])
     chosen = select_experiment(experiment, 0, 2)
-    (note,) = chosen["notes"]  # what it says of the run's rounds is not true of choosing
-    assert note.startswith("choosing K opens sums over many different sets")
+    assert chosen["notes"] == []  # a session's sums, of which none is solved
 
 
 def test_the_remedy_that_a_note_names_is_one():

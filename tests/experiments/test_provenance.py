@@ -58,9 +58,8 @@ def test_lines_made_again_of_a_folder_tell_of_the_run_and_not_of_today(
     ("script", "smaller", "words"),
     [
         ("clustering_table", {"RULES": {"default": []}}, (["digits"], ["csl"], 1, "cpu")),
-        ("living", {"SCENARIOS": ["still"], "MODES": {"robust": []}}, (["digits"], 1, "cpu")),
+        ("living", {"SCENARIOS": ["still"], "MODES": {"default": []}}, (["digits"], 1, "cpu")),
         ("missing_table", {"SEEDS": 1, "SETTINGS": ["csf"], "MISSING": (1,)}, (["digits"], "cpu")),
-        ("robust_table", {"RULES": {"r": ([], 1)}, "SETTINGS": ["csf"]}, (["digits"], ["r"], "cpu")),
         ("scheme_table", {"SETTINGS": ["csl"]}, (["digits"], 1, ["plain"])),
         ("select_table", {"cases": lambda: [CASE], "MOST": 5}, (["plain"], "cpu")),
     ],
@@ -72,7 +71,7 @@ def test_every_line_of_a_script_says_what_made_it(
     module = importlib.import_module(script)
     for name, value in smaller.items():
         monkeypatch.setattr(module, name, value)
-    cache = [tmp_path / "cache"] if script in ("missing_table", "robust_table", "select_table") else []
+    cache = [tmp_path / "cache"] if script in ("missing_table", "select_table") else []
     module.run(*words, tmp_path / "lines.jsonl", *cache)
     lines = Lines(tmp_path / "lines.jsonl").read()
     assert lines

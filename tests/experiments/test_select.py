@@ -26,33 +26,13 @@ def test_the_groups_of_real_images_are_counted_and_the_record_is_whole(tmp_path)
     assert found["k"] == found["groups"] == 2 and found["clients"] == 24
     assert [row["k"] for row in found["candidates"]][:2] == [1, 2]
     two = found["candidates"][1]
-    assert two["kept"] and two["agreement"] > 0.9 and two["ari"] == 1.0 and two["dbi"] > 0
-    assert found["candidates"][0]["dbi"] is None and found["candidates"][0]["agreement"] is None
-    assert set(found["preferred"]) == {"dbi", "ch", "silhouette"} and found["bytes_up"] > 0
+    assert two["kept"] and two["sureness"] > two["needed"] and two["ari"] == 1.0 and two["dbi"] > 0
+    assert found["candidates"][0]["dbi"] is None and found["candidates"][0]["sureness"] is None
+    assert set(found["preferred"]) == {"dbi", "ch"} and found["bytes_up"] > 0 and found["sums"] > 4
     json.dumps(found, allow_nan=False)
     picture = write_selection(found, tmp_path / "new" / "k.0")
     assert picture.name == "k.0.svg" and picture.read_text().startswith("<?xml")
     assert (tmp_path / "new" / "k.0.pdf").read_bytes()[:4] == b"%PDF"
-
-
-def test_a_run_chooses_its_k_and_says_so(tmp_path):
-    experiment = parse_experiment(
-        {**DIGITS, "method": {"mode": "robust", "clusters": "auto", "most_clusters": 5}}
-    )
-    summary, path = run_experiment(experiment, 0, tmp_path)
-    assert summary["k"] == 2 and summary["ari_final"] == 1.0
-    assert any(note.startswith("K = 2 chosen by held-out merging") for note in summary["notes"])
-    assert json.loads((path / "selection.json").read_text())["k"] == 2
-    told = parse_experiment({**DIGITS, "method": {"mode": "robust", "clusters": 2}})
-    assert run_experiment(told, 0, tmp_path)[0]["bytes_up"] < summary["bytes_up"], "choosing is not free"
-
-
-def test_without_groups_one_model_is_trained_for_all(tmp_path):
-    data = {**DIGITS["data"], "heterogeneity": "none"}
-    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "robust", "clusters": "auto"}})
-    summary, _ = run_experiment(experiment, 0, tmp_path)
-    assert summary["k"] == 1 and set(summary["assignment"]) == {0}
-    assert "K = 1: held-out clients see no groups" in summary["notes"]
 
 
 def test_where_there_are_no_groups_nothing_is_compared_with_them():
@@ -64,14 +44,15 @@ def test_where_there_are_no_groups_nothing_is_compared_with_them():
     assert found["groups"] == 1 and {row["ari"] for row in found["candidates"]} == {None}
 
 
-def test_with_few_clients_it_is_their_number_that_forbids_choosing_k():
-    data = {**DIGITS["data"], "clients": 8}
-    experiment = parse_experiment({**DIGITS, "data": data, "method": {"mode": "robust", "clusters": "auto"}})
-    words = (
-        "8 clients are too few to choose the number of clusters: expected at least 12; set method.clusters"
+def test_where_clients_are_too_few_to_choose_all_train_one_model_and_the_run_says_so():
+    data = {**DIGITS["data"], "clients": 5}
+    experiment = parse_experiment(
+        {**DIGITS, "data": data, "method": {"clusters": "auto"}, "scheme": {"min_cluster": 3}}
     )
-    with pytest.raises(BadInput, match=words):
-        cluster_experiment(experiment, 0)
+    summary = cluster_experiment(experiment, 0)
+    assert summary["k"] == 1 and any("5 clients are too few" in note for note in summary["notes"])
+    with pytest.raises(BadInput, match=r"5 clients are too few to choose .* expected at least 6"):
+        select_experiment(experiment, 0, 4)
 
 
 @pytest.mark.parametrize(("heterogeneity", "k"), [("csf", 2), ("none", 1)])
@@ -93,8 +74,19 @@ def test_more_clusters_may_be_allowed_than_there_are_clients():
     assert cluster_experiment(experiment, 0)["k"] == 2
 
 
-def test_clustering_alone_chooses_too_also_in_paper_mode():
-    experiment = parse_experiment({**DIGITS, "method": {"clusters": "auto", "mode": "paper"}})
+def test_own_data_choose_k_unless_it_is_named_and_paper_mode_has_it_named():
+    own = {"name": "own", "data": {"path": "own.npz", "clients": 24, "groups": 1}}
+    assert parse_experiment(own).method.clusters == "auto"
+    assert parse_experiment({**own, "method": {"clusters": 3}}).method.clusters == 3
+    assert parse_experiment({**own, "method": {"mode": "paper"}}).method.clusters == 4
+    assert parse_experiment({**own, "method": {"kind": "kfed"}}).method.clusters == 4
+    assert parse_experiment(DIGITS).method.clusters == 4
+    with pytest.raises(ConfigError, match=r'clusters = "auto" belongs to method\.mode = "sketch"'):
+        parse_experiment({**DIGITS, "method": {"clusters": "auto", "mode": "paper"}})
+
+
+def test_soft_em_is_given_the_k_that_a_session_chooses():
+    experiment = parse_experiment({**DIGITS, "method": {"kind": "flameche-soft", "clusters": "auto"}})
     assert cluster_experiment(experiment, 0)["k"] == 2
 
 

@@ -19,12 +19,10 @@ from tests.methods.worlds import GROUP, SCHEDULE, partition, planted_world, play
 
 # Every method, with options that lead it through its different ways.
 VARIANTS = {
-    "flameche": ("flameche", {"clusters": 3}),
-    "flameche, decayed": ("flameche", {"clusters": 3, "m_step": "decayed"}),
-    "flameche, paper": ("flameche", {"clusters": 3, "mode": "paper", "tau": 2}),
+    "flameche, paper": ("flameche", {"clusters": 3, "tau": 2}),
     "flameche, vectors": (
         "flameche",
-        {"clusters": 3, "mode": "paper", "tau": 2, "init": "vectors", "m_step": "participants"},
+        {"clusters": 3, "tau": 2, "init": "vectors", "m_step": "participants"},
     ),
     "soft": ("flameche-soft", {"clusters": 3}),
     "soft, weighted": ("flameche-soft", {"clusters": 3, "training": "weighted"}),
@@ -107,12 +105,11 @@ def test_planted_groups_are_found(name):
 
 # What draws at random per client cannot be permuted with the clients: FeSEM's first centres, unless k-means
 # gives them ("different", "shared"), and FLAMECHE's reclustering, which is off here. Where the numbers of
-# clusters depend on clients' places (K-Fed's first device, k-means in FedGroup), partitions compare. Robust
-# FLAMECHE with few clients lets one that comes late train by numbers once; so all come first.
+# clusters depend on clients' places (K-Fed's first device, k-means in FedGroup), partitions compare.
 FREE = {
     **{name: VARIANTS[name] for name in VARIANTS if name not in ("fesem, different", "fesem, shared")},
-    "flameche, paper": ("flameche", {"clusters": 3, "mode": "paper", "tau": 0}),
-    "flameche, vectors": ("flameche", {"clusters": 3, "mode": "paper", "tau": 0, "init": "vectors"}),
+    "flameche, paper": ("flameche", {"clusters": 3, "tau": 0}),
+    "flameche, vectors": ("flameche", {"clusters": 3, "tau": 0, "init": "vectors"}),
 }
 
 
@@ -122,8 +119,7 @@ def test_permuting_clients_permutes_assignments_and_models(name):
     order = np.random.default_rng(3).permutation(12)  # who stands at each place
     place = np.argsort(order)  # where each stands
     first, second = METHODS[kind](planted_world(), **options), METHODS[kind](planted_world(order), **options)
-    early = [list(range(12))] * (name in ("flameche", "flameche, decayed"))
-    for r, clients in enumerate(early + SCHEDULE, 1):
+    for r, clients in enumerate(SCHEDULE, 1):
         first.round(r, np.array(clients))
         second.round(r, place[clients])
         assert partition(first.assignment) == partition(second.assignment[place])
@@ -140,7 +136,6 @@ def test_permuting_clients_permutes_assignments_and_models(name):
     [
         ("oracle", {}),
         ("flameche", {"clusters": 1}),
-        ("flameche", {"clusters": 1, "mode": "paper"}),
         ("flameche-soft", {"clusters": 1}),
         ("ifca", {"clusters": 1, "restarts": 1}),
         ("kfed", {"clusters": 1}),

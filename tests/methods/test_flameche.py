@@ -1,17 +1,13 @@
-"""The paper's own rules; robust mode has tests of its own."""
-
-from functools import partial
+"""Paper mode: Algorithm 1, rule by rule."""
 
 import numpy as np
 import pytest
 
 from flameche.metadata.extractors import Metadata
-from flameche.methods import flameche
 from flameche.methods.base import UNSEEN
+from flameche.methods.flameche import Flameche
 from flameche.simulation.engine import simulate
 from tests.conftest import clustering_world, planted_metadata
-
-Flameche = partial(flameche.Flameche, mode="paper")
 
 
 def cluster(metadata, group, *, participants=10, rounds=40, seed=0, **options):
@@ -52,7 +48,7 @@ def test_permuting_clients_permutes_assignments():
     for method, start in ((first, part), (second, part[order])):  # the same first partition
         everybody = np.arange(40)
         method.sums.offer(everybody, start, np.zeros(40), method.centroids)
-        method.row[:] = start
+        method.assignment[:] = start
         method._m_step(everybody)
         method.init = "given"
         for r in range(1, 6):
@@ -109,7 +105,7 @@ def test_reclustering_shares_the_worst_cluster_with_the_empty_ones():
     method = Flameche(world, tau=1, empty="seen")
     everybody = np.arange(40)
     method.sums.offer(everybody, np.zeros(40, np.int64), np.zeros(40), method.centroids)
-    method.row[:] = np.where(group == 0, 0, 1)  # clusters 2 and 3 are empty
+    method.assignment[:] = np.where(group == 0, 0, 1)  # clusters 2 and 3 are empty
     method.error[:] = np.where(group == 0, 0.1, 0.2)
     method._m_step(everybody)
     kept = method.centroids.theta[0].copy()
@@ -129,7 +125,7 @@ def test_the_two_rules_differ_in_who_is_asked():
         method = Flameche(world, empty=rule)
         everybody = np.arange(40)
         method.sums.offer(everybody, np.zeros(40, np.int64), np.zeros(40), method.centroids)
-        method.row[:] = group
+        method.assignment[:] = group
         method._m_step(everybody)
         assert method._recluster(10, np.flatnonzero(group < 3)) is fires
 

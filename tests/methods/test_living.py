@@ -1,4 +1,4 @@
-"""FLAMECHE with clients that drift, leave and come back, in both modes and under every kind of sums."""
+"""Paper mode with clients that drift, leave and come back, under every kind of sums."""
 
 import io
 from functools import cache
@@ -16,25 +16,21 @@ from flameche.em.spherical import statistics
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN
-from flameche.methods.flameche import DECAY, Flameche
-from flameche.methods.robust import PATIENCE
+from flameche.methods.flameche import Flameche
 from flameche.simulation.engine import Checkpoint, _checkpoint, _restore
 from tests.conftest import clustering_world, planted_metadata
-from tests.methods.test_robust import in_the_clear
-from tests.methods.worlds import partition
+from tests.methods.worlds import in_the_clear, partition
 
 CLIENTS = 40
 BOUND = 4.0
 everybody = np.arange(CLIENTS)
 # How sums are formed: scheme, options of the method.
 WAYS = {
-    "plain": ("plain", {"mode": "paper", "tau": 0}),
-    "bfv": ("bfv", {"mode": "paper", "tau": 0}),
-    "paillier": ("paillier", {"mode": "paper", "tau": 0}),
-    "secagg": ("secagg", {"mode": "paper", "tau": 0}),
-    "hidden": ("bfv", {"mode": "paper", "tau": 0, "hide_assignments": True}),
-    "plain, robust": ("plain", {}),
-    "bfv, robust": ("bfv", {}),
+    "plain": ("plain", {"tau": 0}),
+    "bfv": ("bfv", {"tau": 0}),
+    "paillier": ("paillier", {"tau": 0}),
+    "secagg": ("secagg", {"tau": 0}),
+    "hidden": ("bfv", {"tau": 0, "hide_assignments": True}),
 }
 every_way = pytest.mark.parametrize("way", WAYS)
 
@@ -80,7 +76,7 @@ def settled(way="plain", rounds=6, **how):
 
 def totals(method):
     seen = method.seen
-    return method.sums.totals(seen, method.row[seen])
+    return method.sums.totals(seen, method.assignment[seen])
 
 
 def expected(method, way):
@@ -92,7 +88,7 @@ def expected(method, way):
     else:
         codec = scheme("secagg").codec
         terms = np.stack([codec.decode(codec.encode(term)) for term in terms])
-    return [terms[method.row == k].sum(axis=0) for k in range(len(method.centroids))]
+    return [terms[method.assignment == k].sum(axis=0) for k in range(len(method.centroids))]
 
 
 def equal(found, wanted, way):
@@ -111,8 +107,8 @@ def test_after_a_drift_totals_are_those_of_a_federation_that_always_had_the_new_
     equal(totals(method), expected(method, way), way)
     metadata, _ = planted_metadata(CLIENTS, noise=0.15)
     always = made(way, metadata=metadata.with_rows(who, other_group(who)))
-    always.sums.offer(everybody, method.row, method.error, method.centroids)
-    always.row[:] = method.row
+    always.sums.offer(everybody, method.assignment, method.error, method.centroids)
+    always.assignment[:] = method.assignment
     for a, b in zip(totals(method), totals(always), strict=True):
         assert (a is None) == (b is None) and (a is None or np.allclose(a, b, rtol=0, atol=1e-12))
 
@@ -133,13 +129,13 @@ def test_a_drifted_client_changes_cluster_in_the_next_round_it_takes_part_in_and
 
 def test_who_has_the_same_metadata_says_nothing():
     method = settled(least=3)
-    up, deferred = method.world.ledger.per_client("up").copy(), method.sums._guard.deferred
+    up, deferred = method.world.ledger.per_client("up").copy(), method.sums._guard.refused
     metadata, _ = planted_metadata(CLIENTS, noise=0.15)
     method.drift(everybody[:5], metadata.of(everybody[:5]))
     assert not method.drifted.any()
     method.round(7, everybody)
     sent = method.world.ledger.per_client("up") - up
-    assert len(set(sent.tolist())) == 1 and method.sums._guard.deferred == deferred
+    assert len(set(sent.tolist())) == 1 and method.sums._guard.refused == deferred
 
 
 def a_little(client):
@@ -152,119 +148,24 @@ def a_little(client):
 @pytest.mark.parametrize("way", ["plain", "bfv", "secagg"])
 def test_the_guard_holds_a_lone_drift_back_and_lets_three_go(way):
     method = settled(way, least=3)
-    k, theta = method.row[0], method.centroids.theta.copy()
+    k, theta = method.assignment[0], method.centroids.theta.copy()
     for n in range(3):
         method.drift(np.array([n]), a_little(n))
         method.round(7 + n, everybody)
-        assert method.row[n] == k
+        assert method.assignment[n] == k
         assert np.array_equal(method.centroids.theta, theta) == (n < 2)
-    members = np.flatnonzero(method.row == k)
+    members = np.flatnonzero(method.assignment == k)
     assert np.allclose(method.centroids.theta[k], method.cohort.phi[members].mean(axis=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("way", ["plain", "plain, robust"])
-def test_whole_groups_that_change_places_are_found_again(way):
-    method, who = settled(way), np.arange(10)
+def test_whole_groups_that_change_places_are_found_again():
+    method, who = settled(), np.arange(10)
     swapped = np.concatenate([who, who + 10])
     metadata, _ = planted_metadata(CLIENTS, noise=0.15)
     method.drift(swapped, metadata.of(np.concatenate([who + 10, who])))
     for r in range(7, 12):
         method.round(r, everybody)
     assert partition(method.assignment) == partition(method.world.group)
-
-
-def test_robust_mode_looks_for_moves_again_after_a_drift_or_a_join():
-    method = settled("plain, robust")
-    for event in (
-        lambda: method.drift(everybody[:1], other_group(everybody[:1])),
-        lambda: method.join(everybody[:1]),
-    ):
-        method.robust.failed = PATIENCE
-        event()
-        assert method.robust.failed == 0
-
-
-def test_who_drifted_has_no_part_of_its_own_in_sums_that_hold_what_it_had_before():
-    method, who = settled("plain, robust"), np.array([0, 1, 12])
-    method.drift(who, other_group(who))
-    method.round(7, np.setdiff1d(everybody, who))
-    assert method.row[who].min() >= 0 and not method.centroids.own[who].any()
-    method.round(8, everybody)
-    assert method.centroids.own.sum(axis=1).tolist() == [1.0] * CLIENTS
-
-
-# Few clients
-
-
-def few(clients=20, late=(), **options):
-    """A small federation of which some are not there yet; the others have settled."""
-    metadata, group = planted_metadata(clients, noise=0.15)
-    method, late = Flameche(clustering_world(metadata, group), **options), np.array(late, np.int64)
-    method.leave(late)
-    there = np.setdiff1d(np.arange(clients), late)
-    for r in range(1, 7):
-        method.round(r, there)
-    assert method.robust.few and not method.robust.crowded
-    return method, metadata
-
-
-def test_a_new_group_that_joins_a_small_federation_is_found():
-    method, _ = few(late=range(15, 20))
-    assert len(set(method.assignment[:15])) == 4  # one of three groups is in two
-    method.join(np.arange(15, 20))
-    before = method.assignment.copy()
-    assert np.array_equal(method.finish().assignment[:15], before[:15])  # nothing has happened yet
-    for r in range(7, 12):
-        method.round(r, np.arange(20) if r > 7 else np.append(np.arange(15), 15))
-        assert method.robust.crowded == (r == 7)
-    assert partition(method.assignment) == partition(method.world.group)
-
-
-def test_a_small_federation_of_which_some_drift_to_a_new_group_waits_for_them():
-    method, _ = few()
-    other, _ = planted_metadata(20, noise=0.15, seed=9)
-    group = method.world.group.copy()
-    who, group[[4, 9, 14]] = np.array([4, 9, 14]), 0
-    method.drift(np.arange(5), other.of(np.zeros(5, np.int64)))  # the first group has other data from now on
-    method.drift(who[1:], other.of(np.zeros(2, np.int64)))
-    for r in range(7, 11):
-        method.round(r, np.setdiff1d(np.arange(20), who))
-        assert method.robust.crowded
-    method.round(11, np.arange(20))
-    assert not method.robust.crowded and partition(method.assignment) == partition(group)
-
-
-@pytest.mark.parametrize("m_step", ["seen", "decayed"])
-def test_nobody_is_served_by_what_is_left_of_a_client_that_began_alone(m_step):
-    metadata, group = planted_metadata(20, noise=0.15)
-    method = Flameche(clustering_world(metadata, group), m_step=m_step)
-    for r in range(1, 4):
-        method.round(r, np.arange(19))
-    method.leave(np.array([15, 16, 17]))  # of the last group, one stays and one never came
-    method.round(4, np.append(np.arange(15), 18))
-    assert not any(array[15:18].any() for array in (method.centroids.mass, method.centroids.theta))
-    assert not method.running[15:18].any()
-    assert method.serving()[19] == method.assignment[18] == method.finish().assignment[19]
-
-
-@pytest.mark.parametrize("m_step", ["seen", "decayed"])
-def test_a_small_federation_stopped_after_every_round_goes_on_bit_identically(m_step):
-    whole, metadata = few(late=[18, 19], m_step=m_step)
-    again, _ = few(late=[18, 19], m_step=m_step)
-    for r in range(7, 16):
-        for each in (whole, again):
-            if r in (8, 11):
-                (each.join if r == 8 else each.leave)(np.array([18, 19]))
-            if r == 9:
-                each.drift(np.array([0, 6]), metadata.of(np.array([6, 0])))
-            each.round(r, each.present[r % 3 :: 2])
-        stored = through_a_file(_checkpoint(again, again.world, r, 0.0))
-        again = Flameche(clustering_world(metadata, whole.world.group), m_step=m_step)
-        _restore(again, again.world, stored)
-        state = again.state()
-        assert state.keys() == whole.state().keys()
-        assert all(np.array_equal(state[name], value) for name, value in whole.state().items()), r
-        assert np.array_equal(again.assignment, whole.assignment)
 
 
 # Leaving and coming back
@@ -278,11 +179,11 @@ def test_after_leaving_totals_are_those_of_a_federation_that_never_had_them(way)
     assert (method.assignment[gone] == UNSEEN).all() and not np.isin(gone, method.seen).any()
     method.round(7, rest)
     never = made(way)
-    never.sums.offer(rest, method.row[rest], method.error[rest], method.centroids)
-    never.row[rest] = method.row[rest]
+    never.sums.offer(rest, method.assignment[rest], method.error[rest], method.centroids)
+    never.assignment[rest] = method.assignment[rest]
     for a, b in zip(totals(method), totals(never), strict=True):
         assert (a is None) == (b is None) and (a is None or np.allclose(a, b, rtol=0, atol=1e-12))
-    census = method.sums.census(method.seen, rest, method.row, method.error)
+    census = method.sums.census(method.seen, rest, method.assignment, method.error)
     assert census.seen.sum() == len(rest)
 
 
@@ -319,38 +220,10 @@ def test_who_has_left_may_not_take_part_and_is_in_no_final_count():
 def test_one_that_vanished_stays_in_masked_sums_and_in_no_others():
     for way, stays in (("secagg", True), ("plain", False), ("bfv", False)):
         method, rest = settled(way), everybody[1:]
-        k = method.row[0]
+        k = method.assignment[0]
         method.leave(np.array([0]), vanished=True)
         method.round(7, rest)
         assert round(float(totals(method)[k][-1])) == 10 - (not stays)
-
-
-def test_where_sums_are_decayed_a_part_fades():
-    method = settled("plain, robust", m_step="decayed")
-    k, rest = method.row[0], everybody[1:]
-    before = method.running[k, -1]
-    method.leave(np.array([0]))
-    method.round(7, rest)
-    assert method.running[k, -1] == pytest.approx(DECAY * before + 9)
-    for r in range(8, 74):
-        method.round(r, rest)
-    assert method.running[k, -1] == pytest.approx(9 / (1 - DECAY), rel=1e-2)
-
-
-def test_a_federation_that_is_not_complete_yet_begins_with_those_who_are_there():
-    metadata, group = planted_metadata(20, noise=0.05)
-    world = clustering_world(metadata, group)
-    method, there = Flameche(world), np.flatnonzero(np.arange(20) % 5 < 3)
-    method.leave(np.setdiff1d(np.arange(20), there))
-    for r in range(1, 8):
-        method.round(r, there)
-    assert not method.robust.gathering
-    assert partition(method.assignment) == {
-        frozenset(g) for g in ({0, 1, 2}, {5, 6, 7}, {10, 11, 12}, {15, 16, 17})
-    }
-    method.join(np.arange(20))
-    method.round(8, np.arange(20))
-    assert partition(method.assignment) == partition(group)
 
 
 # Restarts

@@ -42,7 +42,7 @@ def test_with_one_group_every_method_is_fedavg():
 def test_flameche_with_the_right_clusters_trains_oracles_models():
     group = np.array([0, 0, 1, 1])
     world = training_world(group)
-    flameche = Flameche(world, clusters=2, mode="paper", tau=0)
+    flameche = Flameche(world, clusters=2, tau=0)
     flameche._partition(np.arange(4))
     flameche.centroids = replace(flameche.centroids, theta=world.metadata.phi[[0, 2]])  # the right ones
     oracle = Oracle(training_world(group))

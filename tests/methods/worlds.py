@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from flameche.crypto.plain import Plain
-from flameche.metadata.extractors import ClientSamples
+from flameche.crypto.secagg.driver import Costs
+from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
 from flameche.training.models import Models
@@ -134,3 +135,16 @@ def partition(assignment):
     """Give the sets of clients that are together, whatever their numbers."""
     known = np.unique(assignment[assignment >= 0])
     return {frozenset(np.flatnonzero(assignment == k).tolist()) for k in known}
+
+
+def in_the_clear(vectors, **_):
+    """A session's result without its cryptography, which has tests of its own."""
+    costs = np.zeros(len(vectors), np.int64)
+    return vectors.sum(axis=0), list(range(len(vectors))), Costs(costs, costs, 0.0, 0.0)
+
+
+def missing_labels(metadata, labels=1, seed=0):
+    rng, counts = np.random.default_rng(seed), metadata.counts.copy()
+    for own in counts:
+        own[rng.choice(counts.shape[1], labels, replace=False)] = 0
+    return Metadata(metadata.phi * (counts > 0)[:, :, None], counts)

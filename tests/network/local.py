@@ -21,7 +21,7 @@ TINY = {
     "participation": 0.7,
     "data": {"dataset": "digits", "clients": 6, "groups": 2, "per_label": 5, "heterogeneity": "csl"},
     "training": {"epochs": 1, "batch": 16, "trainer": "loop"},
-    "method": {"kind": "flameche", "clusters": 2, "mode": "robust"},
+    "method": {"kind": "flameche", "clusters": 2, "mode": "paper"},
 }
 
 

@@ -46,7 +46,6 @@ def assert_equal(server, records, setup, result):
     ("mode", "scheme"),
     [
         *(("paper", scheme) for scheme in ("plain", "bfv", "paillier", "secagg")),
-        *(("robust", scheme) for scheme in ("plain", "ckks", "bfv", "secagg")),
         *(("sketch", scheme) for scheme in ("plain", "ckks", "bfv", "secagg")),
     ],
 )

@@ -14,8 +14,7 @@ from flameche.network.parcel import Lost, Parcel
 from tests.network.local import Memory, coordinator, experiment, federation
 from tests.network.test_equal import assert_equal, both, keys_for
 
-ROBUST = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}}
-PAPER = {**ROBUST, "method": {"mode": "paper"}}  # tells clusters from the first round on
+PAPER = {"scheme": {"kind": "plain"}}
 
 
 class Killed(BaseException):
@@ -85,7 +84,7 @@ def calm(tmp_path_factory):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path, calm):
-    own = experiment(**(PAPER if fault == "tells nonsense" else ROBUST))
+    own = experiment(**PAPER)
     when, how = FAULTS[fault]
     transport = federation(own, tmp_path)
     done = breaking(transport, when, how)
@@ -105,7 +104,7 @@ def test_a_fault_costs_a_round_as_if_the_node_had_not_been_drawn(fault, tmp_path
 
 @pytest.mark.parametrize("scheme", ["bfv", "secagg"])
 def test_a_node_lost_after_sums_were_seen_changes_nothing(scheme, tmp_path, calm):
-    mode = {"bfv": {}, "secagg": {"mode": "paper", "recluster_over": "participants", "tau": 2}}[scheme]
+    mode = {"bfv": {}, "secagg": {"recluster_over": "participants", "tau": 2}}[scheme]
     own = experiment(scheme={"kind": scheme, "min_cluster": 1}, method=mode)
     keys = keys_for(own, tmp_path / "keys")
     undisturbed = calm(own, keys)
@@ -121,7 +120,7 @@ def test_a_node_lost_after_sums_were_seen_changes_nothing(scheme, tmp_path, calm
 
 @pytest.mark.parametrize("step", ["share", "mask", "unmask"])
 def test_a_node_lost_in_a_session_of_secure_aggregation(step, tmp_path, calm):
-    paper = {"mode": "paper", "recluster_over": "participants", "tau": 2}  # one session with everybody
+    paper = {"recluster_over": "participants", "tau": 2}  # one session with everybody
     own = experiment(scheme={"kind": "secagg", "min_cluster": 1}, method=paper)
     undisturbed = calm(own)
     transport = federation(own, tmp_path)
@@ -166,8 +165,7 @@ def test_another_key_is_refused_at_the_door_and_a_forged_term_later(tmp_path):
     ],
 )
 def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, calm):
-    mode = "paper" if moment == "middle" else "robust"
-    own = experiment(scheme={"kind": scheme, "min_cluster": 1}, method={"mode": mode})
+    own = experiment(scheme={"kind": scheme, "min_cluster": 1})
     keys = keys_for(own, tmp_path / "keys")
     undisturbed = calm(own, keys)
     transport, memory, count = federation(own, tmp_path, keys=keys), Memory(), []
@@ -191,7 +189,7 @@ def test_a_server_that_falls_goes_on_as_if_it_had_not(scheme, moment, tmp_path, 
 
 
 def test_too_few_nodes_stop_the_run_and_lose_nothing(tmp_path, calm):
-    own = experiment(**ROBUST)
+    own = experiment(**PAPER)
     transport, memory = federation(own, tmp_path), Memory()
 
     def vanish(number, parcel, reply):
@@ -299,7 +297,7 @@ def test_nodes_that_stand_for_no_absent_site_do_not_stop_the_wait_for_others(sit
 
 
 def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):
-    own = experiment(**ROBUST)
+    own = experiment(**PAPER)
     undisturbed = calm(own)
     transport = federation(own, tmp_path)
     make, calls = transport.make, []
@@ -316,7 +314,7 @@ def test_a_node_that_lost_its_disk_is_told_everything_again(tmp_path, calm):
 
 
 def test_a_site_that_comes_late_and_one_that_is_removed(tmp_path):
-    own = experiment(**ROBUST, rounds=4, participation=1.0)
+    own = experiment(**PAPER, rounds=4, participation=1.0)
     transport = federation(own, tmp_path)
     transport.online.discard(5)
 

@@ -11,12 +11,11 @@ from tests.network.test_equal import assert_equal, both, keys_for
 
 EVERYBODY = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}}
 FEDAVG = {"method": {"kind": "fedavg"}, **EVERYBODY}
-ROBUST = {"scheme": {"kind": "plain"}, "method": {"mode": "robust"}, **EVERYBODY}
-PAPER = {**ROBUST, "method": {"mode": "paper"}}
-BFV = {**ROBUST, "scheme": {"kind": "bfv", "min_cluster": 1}}
+PAPER = {"scheme": {"kind": "plain"}, **EVERYBODY}
+BFV = {**PAPER, "scheme": {"kind": "bfv", "min_cluster": 1}}
 SEEN = {
     "scheme": {"kind": "secagg", "min_cluster": 1},
-    "method": {"mode": "paper", "recluster_over": "participants", "tau": 0},
+    "method": {"recluster_over": "participants", "tau": 0},
     **EVERYBODY,
 }
 
@@ -39,7 +38,7 @@ def about(reply):
 
 
 def test_nodes_that_are_all_silent_once_after_a_sum_was_seen_finish_the_round(tmp_path):
-    own = experiment(**{**BFV, "method": {"mode": "paper"}})
+    own = experiment(**BFV)
     keys = keys_for(own, tmp_path / "keys")
     transport, silent = federation(own, tmp_path, keys=keys), set()
 
@@ -71,7 +70,7 @@ def test_a_node_is_removed_while_the_server_is_down(tables, stage, tmp_path):
 
 
 def test_who_belongs_does_not_change_within_a_round(tmp_path):
-    own = experiment(**ROBUST)
+    own = experiment(**PAPER)
     transport, memory = federation(own, tmp_path), Memory()
     transport.online.discard(4)
     transport.meddle = falling(lambda head: head.get("round") == 3 and head.get("stage", 0) >= 3)
@@ -198,7 +197,7 @@ def test_where_nobody_is_left_the_run_stops_and_says_why(tables, meddle, why, tm
 
 @pytest.mark.parametrize(
     "tables",
-    [ROBUST, {**FEDAVG, "method": {"kind": "ifca", "clusters": 2, "restarts": 1}}],
+    [PAPER, {**FEDAVG, "method": {"kind": "ifca", "clusters": 2, "restarts": 1}}],
     ids=["flameche", "ifca"],
 )
 def test_who_is_away_at_the_end_stays_where_it_was(tables, tmp_path):
@@ -241,7 +240,7 @@ def test_what_newcomers_need_is_taken_from_most_nodes_and_survives_the_server(tm
 
 @pytest.mark.parametrize("file", ["round.npz", "answer.0", "metadata.npz"])
 def test_a_damaged_file_on_a_node_is_told_or_made_again(file, tmp_path):
-    own = experiment(**ROBUST)
+    own = experiment(**PAPER)
     transport = federation(own, tmp_path)
     make, hit = transport.make, []
 
@@ -259,7 +258,7 @@ def test_a_damaged_file_on_a_node_is_told_or_made_again(file, tmp_path):
 
 
 def test_one_of_many_takes_part_in_a_round(tmp_path):
-    own = experiment(**{**ROBUST, "participation": 0.1, "rounds": 3})
+    own = experiment(**{**PAPER, "participation": 0.1, "rounds": 3})
     assert own.participants == 1
     assert_equal(*_flat(both(own, tmp_path)))
 
@@ -277,7 +276,7 @@ def _flat(found):
 
 
 def test_sealed_metadata_are_sent_once_in_paper_mode_too(tmp_path):
-    own = experiment(**{**BFV, "method": {"mode": "paper"}})
+    own = experiment(**BFV)
     keys = keys_for(own, tmp_path / "keys")
     transport = federation(own, tmp_path, keys=keys)
     coordinator(own, transport, keys=keys).run()

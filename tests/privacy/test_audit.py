@@ -124,8 +124,8 @@ def test_a_run_of_the_private_core_solves_nobody(scheme, tmp_path):
     assert found["sums"]["second moments"] == {"sums": 1, "smallest_set": 12, "largest_set": 12}
 
 
-@pytest.mark.parametrize("scheme", ["plain", "secagg"])
-def test_the_papers_sums_over_participants_are_solved_in_the_end(scheme):
+@pytest.mark.parametrize(("scheme", "least"), [("plain", 1), ("secagg", 1), ("secagg", 3), ("bfv", 3)])
+def test_the_papers_sums_over_participants_are_solved_in_the_end_unless_they_are_guarded(scheme, least):
     data = {"dataset": "digits", "clients": 20, "groups": 2, "per_label": 5}
     own = parse_experiment(
         {
@@ -134,11 +134,14 @@ def test_the_papers_sums_over_participants_are_solved_in_the_end(scheme):
             "participation": 0.5,
             "data": data,
             "method": {"mode": "paper", "clusters": 2, "m_step": "participants"},
-            "scheme": {"kind": scheme, "min_cluster": 3},
+            "scheme": {"kind": scheme, "min_cluster": least},
         }
     )
     summary = cluster_experiment(own, 0)
     found = summary["leakage"]
+    if least == 3:
+        assert found["client"]["solved"] == found["server"]["solved"] == 0 < found["client"]["rank"]
+        return
     assert found["server"]["solved"] == 20 and found["client"]["solved"] >= 19
     told = any("metadata of 20 of 20 clients by the server" in note for note in summary["notes"])
     assert told == (scheme == "secagg")  # in the clear nobody was promised anything

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flameche.privacy.guard import MARGIN, Guard
+from tests.attacks import pairs, solvable
 
 FEW = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=14)
 EIGHTHS = st.lists(
@@ -13,22 +14,8 @@ EIGHTHS = st.lists(
 )
 
 
-def rows_of(sets, clients):
-    rows = np.zeros((len(sets), clients))
-    for row, members in zip(rows, sets, strict=True):
-        row[list(members)] = 1.0
-    return rows
-
-
-def solvable(rows, some):
-    """Tell by brute force whether a combination of rows is zero outside `some`, and not zero."""
-    outside = np.delete(rows, list(some), axis=1)
-    whole = np.linalg.matrix_rank(rows, tol=1e-8)
-    return whole > np.linalg.matrix_rank(outside, tol=1e-8)
-
-
-def pairs(clients):
-    return [(i, j) for i in range(clients) for j in range(i + 1)]
+def rows_of(sets):
+    return [{(i, 0): 1.0 for i in members} for members in sets]
 
 
 @settings(max_examples=150, deadline=None)
@@ -38,9 +25,7 @@ def test_whatever_it_admits_no_client_and_no_pair_is_solved(sets):
     for members in sets:
         if guard.admit(np.array(sorted(members))):
             admitted.append(members)
-    if admitted:
-        rows = rows_of(admitted, 8)
-        assert not any(solvable(rows, set(pair)) for pair in pairs(8))
+    assert not any(solvable(rows_of(admitted), some) for some in pairs(8))
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,8 +36,55 @@ def test_what_it_refuses_would_have_been_solved(sets):
         if guard.admit(np.array(sorted(members))):
             admitted.append(members)
         else:
-            rows = rows_of([*admitted, members], 8)
-            assert len(members) < 3 or any(solvable(rows, set(pair)) for pair in pairs(8))
+            rows = rows_of([*admitted, members])
+            assert len(members) < 3 or any(solvable(rows, some) for some in pairs(8))
+
+
+DRIFTS = st.lists(st.tuples(st.sets(st.integers(0, 7), max_size=3), st.sets(st.integers(0, 7), min_size=1)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(DRIFTS, st.integers(2, 3))
+def test_drifts_between_sums_change_nothing_of_that(history, least):
+    guard, rows = Guard(8, least), []
+    for drifting, members in history:
+        guard.renew(np.array(sorted(drifting), np.int64))
+        row = {(i, int(guard.version[i])): 1.0 for i in members}
+        few = pairs(8) if least > 2 else [{i} for i in range(8)]
+        if guard.admit(np.array(sorted(members))):
+            rows.append(row)
+            assert not any(solvable(rows, some) for some in few)
+        else:
+            assert len(members) < least or any(solvable([*rows, row], some) for some in few)
+
+
+def test_clients_that_all_sums_count_alike_are_kept_as_one_kind():
+    guard, clients = Guard(100_000, 3), 100_000
+    home = np.arange(clients) % 16
+    for r in range(12):  # a hundredth comes each round, all in their clusters
+        seen = np.arange(clients) < 1000 * (r + 1)
+        assert all(guard.admit(np.flatnonzero(seen & (home == k))) for k in range(16))
+    for _ in range(50):  # sums that did not change
+        assert all(guard.admit(np.flatnonzero(seen & (home == k))) for k in range(16))
+    assert guard.rank == 16 * 12 and guard.state()["guard/basis"].shape == (192, 193)
+    assert not guard.admit(np.append(np.flatnonzero(seen & (home == 0)), 99_999))  # one alone is new
+    assert guard.state()["guard/basis"].shape == (192, 193)
+
+
+def test_a_copy_hears_of_nothing_that_the_guard_admits_and_the_other_way_round():
+    guard = Guard(9, 3)
+    assert guard.admit(np.arange(6))
+    other = guard.copy()
+    assert other.admit(np.arange(9)) and guard.rank == 1 and other.rank == 2
+    assert guard.admit(np.arange(3)) and guard.rank == other.rank == 2
+
+
+def test_a_sum_may_hold_earlier_terms_than_those_of_now():
+    guard = Guard(9, 3)
+    assert guard.admit(np.arange(9))
+    guard.renew(np.arange(2))
+    assert not guard.admit(np.arange(9))  # it would show how the first two changed
+    assert guard.admit(np.arange(9), version=np.zeros(9, np.int64))
 
 
 def unknown(rows, i):
@@ -73,7 +105,8 @@ def test_whatever_shares_it_admits_no_client_nearly_follows(rows):
         if guard.rank > rank and len(np.unique(row[members])) > 1:  # of whole terms, exact solutions count
             assert min(unknown(np.array(admitted), i) for i in range(8)) > MARGIN - 1e-6
     if admitted:
-        assert not any(solvable(np.array(admitted), set(pair)) for pair in pairs(8))
+        shares = [{(i, 0): w for i, w in enumerate(row) if w} for row in admitted]
+        assert not any(solvable(shares, some) for some in pairs(8))
 
 
 def test_one_that_counts_in_full_among_eighths_is_refused():

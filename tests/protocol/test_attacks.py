@@ -1,6 +1,6 @@
-"""What can be solved from opened sums: in the settings that SECURITY.md calls solvable, clients are solved.
+"""What can be solved from opened sums: nobody where the guard looks at them, some where it cannot.
 
-The leakage guard is on throughout. These tests record how things stand; a mended setting has to resist.
+The guard is on throughout. With hidden assignments it cannot know whose terms a sum holds (SECURITY.md).
 """
 
 import numpy as np
@@ -10,8 +10,7 @@ from flameche.crypto.codec import exact_codec
 from flameche.crypto.masking import SecAgg
 from flameche.crypto.registry import make_scheme
 from flameche.methods.flameche import Flameche
-from flameche.methods.selection import Search
-from flameche.protocol.guard import LeakageGuard
+from flameche.methods.selection import select_clusters
 from tests.attacks import OpenedSums, metadata_in
 from tests.conftest import clustering_world, planted_metadata
 
@@ -33,11 +32,6 @@ def guarded_world(kind, clients, groups):
     return world, metadata
 
 
-def in_robust_mode(metadata):
-    """Metadata as robust mode prepares them: every block of length one."""
-    return metadata.phi / np.linalg.norm(metadata.phi, axis=2, keepdims=True)
-
-
 def wrongest(solved, truth):
     """The largest error of the solved clients' metadata."""
     return max(np.abs(metadata_in(term, BLOCKS, FEATURES)[0] - truth[i]).max() for i, term in solved.items())
@@ -51,36 +45,23 @@ def test_a_sum_over_everybody_solves_for_nobody_and_a_sum_over_one_for_that_one(
     assert list(log.solved()) == [2] and log.solved()[2] == pytest.approx(3.0)
 
 
-def test_the_guard_lets_three_sums_through_that_give_one_client_away():
-    guard, log = LeakageGuard(5, 1, GUARD), OpenedSums(5)
-    terms = np.random.default_rng(0).random((5, 4))
-    for members in ([0, 1, 2], [0, 3, 4], [1, 2, 3, 4]):
-        assert guard.permits(np.array(members), np.zeros(len(members), np.int64)) == [True]
-        log.add(members, terms[members].sum(axis=0))
-    solved = log.solved()
-    assert list(solved) == [0] and solved[0] == pytest.approx(terms[0])  # half of S1 + S2 - S3
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("secagg", {}),
-        ("secagg", {"mode": "paper", "m_step": "participants"}),
+        ("secagg", {"m_step": "participants"}),
         ("bfv", {"m_step": "participants"}),
-        ("secagg", {"m_step": "decayed"}),
     ],
 )
-def test_sums_over_a_rounds_participants_solve_for_every_client_in_the_end(kind, options):
-    world, metadata = guarded_world(kind, clients=20, groups=2)
+def test_sums_over_a_rounds_participants_solve_for_nobody_however_many_rounds(kind, options):
+    world, _ = guarded_world(kind, clients=20, groups=2)
     method = Flameche(world, clusters=2, **options)
     log, draw = OpenedSums(20), np.random.default_rng(0)
     log.listen(method.sums)
     for r in range(1, 31):
         method.round(r, np.sort(draw.choice(20, 10, replace=False)))
-    solved = log.solved()
-    truth = metadata.phi if options.get("mode") == "paper" else in_robust_mode(metadata)
-    assert log.smallest >= GUARD and len(solved) == 20
-    assert wrongest(solved, truth) < 1e-6
+    assert log.smallest >= GUARD and len(log.members) > 5 and log.solved() == {}
+    sums = world.ledger
+    assert sums.held_back["metadata"] > sums.asked["metadata"] / 2  # most later ones would have
 
 
 def test_sums_over_the_same_clients_in_every_round_solve_for_nobody():
@@ -93,19 +74,22 @@ def test_sums_over_the_same_clients_in_every_round_solve_for_nobody():
 
 
 @pytest.mark.parametrize("kind", ["secagg", "bfv"])
-def test_choosing_how_many_clusters_there_are_solves_for_every_client(kind):
-    world, metadata = guarded_world(kind, clients=18, groups=2)
-    search, log = Search(world, 3), OpenedSums(18)
-    log.listen(search.sums)
-    search.run(None)
-    solved = log.solved()
-    assert log.smallest >= GUARD and len(solved) == 18
-    assert wrongest(solved, in_robust_mode(metadata)) < 1e-6
+def test_choosing_how_many_clusters_there_are_solves_for_nobody(kind):
+    world, _ = guarded_world(kind, clients=18, groups=2)
+    select_clusters(world, 3)
+    log = OpenedSums(18)
+    for opening in world.ledger.openings:
+        log.add(np.array(opening.clients), np.zeros(1))
+    assert log.smallest >= GUARD and len(log.members) > 5 and log.solved() == {}
+    for known in range(18):  # nor for one who knows its own term
+        mine = OpenedSums(18, [*log.members], [*log.values])
+        mine.add([known], np.zeros(1))
+        assert set(mine.solved()) == {known}
 
 
 def test_hidden_assignments_do_not_keep_every_client_from_being_solved():
     world, metadata = guarded_world("bfv", clients=24, groups=2)
-    method = Flameche(world, clusters=2, mode="paper", hide_assignments=True)
+    method = Flameche(world, clusters=2, hide_assignments=True)
     log, draw = OpenedSums(24), np.random.default_rng(0)
     log.listen(method.sums)
     for r in range(1, 61):

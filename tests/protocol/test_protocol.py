@@ -154,9 +154,9 @@ def test_the_guard_does_not_count_a_sum_as_opened_that_cancelled():
     vault = Vault(own.adder(), 4, 2, 2, ledger)
     vault.store(np.arange(4), [a, negated(own, a), b, c])
     assert [total is None for total in vault.totals(np.arange(4), np.array([0, 0, 1, 1]))] == [True, False]
-    assert vault.guard.state()["guard_released"].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
+    assert vault.guard.leverage() == pytest.approx([0, 0, 0.5, 0.5])
     assert vault.once([a, negated(own, a), b, c], np.array([0, 0, 1, 1]))[0] is None
-    assert vault.guard.deferred == 0 and len(ledger.cancelled) == 2
+    assert vault.guard.refused == 0 and len(ledger.cancelled) == 2
 
 
 def test_the_server_has_no_key_and_no_way_to_open():

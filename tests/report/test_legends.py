@@ -80,7 +80,7 @@ def test_groups_with_long_names_are_named_in_full_beside_their_axes(tmp_path: Pa
         assert axes.get_window_extent().width / figure.dpi > 2
 
 
-def test_robust_mode_is_dashed_in_every_figure_beside_paper_mode_or_alone(tmp_path: Path) -> None:
+def test_the_former_default_mode_is_dashed_in_every_figure_beside_paper_mode_or_alone(tmp_path: Path) -> None:
     write_run(tmp_path, "flameche", 0)
     (run,) = find_runs(tmp_path)
 
@@ -92,7 +92,7 @@ def test_robust_mode_is_dashed_in_every_figure_beside_paper_mode_or_alone(tmp_pa
         assert figure is not None
         return [str(line.get_linestyle()) for line in figure.axes[0].lines]
 
-    paper, robust = "FLAMECHE, paper mode", "FLAMECHE, robust mode"
+    paper, robust = "FLAMECHE, paper mode", "FLAMECHE, former default mode"
     assert dashes(paper, robust) == ["-", "--"] and dashes(robust) == ["--"] and dashes(paper) == ["-"]
     assert dashes(robust, paper) == ["--", "-"]
     four = dashes(paper, f"{paper} (b)", robust, f"{robust} (b)")

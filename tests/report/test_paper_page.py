@@ -66,7 +66,9 @@ def test_ours_stand_above_the_papers_and_are_judged(page: str) -> None:
 
 
 def test_what_was_not_run_says_so(page: str) -> None:
-    robust = re.search(r">FLAMECHE, robust mode \(m\)</th>(.*?)</tr>", article(page, "csl"))
+    robust = re.search(
+        r">FLAMECHE, former default mode, since removed \(m\)</th>(.*?)</tr>", article(page, "csl")
+    )
     assert robust and robust[1].count("not run") == 12 and "class=d" not in robust[1]
     assert "not measured" in article(page, "crypto-time")
     assert "27 of 300 runs" in article(page, "csl")

@@ -413,12 +413,12 @@ def test_a_method_under_two_schemes_is_named_with_them(tmp_path: Path) -> None:
     assert figure is not None and [text.get_text() for text in figure.legends[0].get_texts()] == expected
 
 
-@pytest.mark.parametrize("modes", [("paper", "robust"), ("robust", "paper")])
+@pytest.mark.parametrize("modes", [("paper", "sketch"), ("sketch", "paper")])
 def test_of_equals_the_headline_is_of_the_default_mode(tmp_path: Path, modes: tuple[str, str]) -> None:
     for name, mode in zip("ab", modes, strict=True):
         folder = write_run(tmp_path, "flameche", 0, name=name)
         (folder / "config.toml").write_text(f'name = "{name}"\n[method]\nmode = "{mode}"\n')
-    assert Matrix(find_runs(tmp_path)).own() == "FLAMECHE (method.mode=robust)"
+    assert Matrix(find_runs(tmp_path)).own() == "FLAMECHE (method.mode=sketch)"
 
 
 def test_several_settings_have_columns_and_their_own_best(tmp_path: Path) -> None:

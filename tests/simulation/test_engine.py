@@ -77,7 +77,7 @@ def test_records_tell_the_round():
 def test_the_stored_ari_is_over_seen_clients_and_the_final_one_over_all():
     metadata, group = planted_metadata()
     world = clustering_world(metadata, group, rounds=2)
-    result = simulate(Flameche(world, mode="paper"), world, 8)
+    result = simulate(Flameche(world), world, 8)
     assert result.outcome.assignment is not None and len(result.outcome.assignment) == 40
     assert np.isfinite(result.ari) and np.isfinite(result.ari_final)
 
@@ -86,6 +86,6 @@ def test_the_stored_ari_is_over_seen_clients_and_the_final_one_over_all():
 def test_over_how_many_clients_the_ari_is_is_said_only_where_there_is_one(groups, told):
     metadata, group = planted_metadata()
     world = clustering_world(metadata, group % groups, rounds=2)
-    result = simulate(Flameche(world, mode="paper"), world, 8)
+    result = simulate(Flameche(world), world, 8)
     assert np.isnan(result.ari) != told
     assert any(note.startswith("ARI is over") for note in world.notes) == told

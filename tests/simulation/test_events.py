@@ -72,10 +72,9 @@ def test_only_who_is_there_is_drawn_and_as_many_as_there_are():
     assert drawn.tolist() == [3, 5, 11]
 
 
-@pytest.mark.parametrize("mode", ["robust", "paper"])
-def test_late_joiners_and_leavers_take_part_in_their_time_alone(mode):
+def test_late_joiners_and_leavers_take_part_in_their_time_alone():
     late, gone = (0, 11, 22, 33), (1, 2, 12)
-    result, method, _ = live([event(8, "join", *late), event(15, "leave", *gone)], mode=mode)
+    result, method, _ = live([event(8, "join", *late), event(15, "leave", *gone)])
     for record in result.rounds:
         there = set(record["participants"])
         assert record["round"] >= 8 or not there & set(late)
@@ -125,7 +124,7 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "paper", "tau": 5}])
+@pytest.mark.parametrize("options", [{}, {"tau": 5}])
 @pytest.mark.parametrize("stop", [1, 5, 6, 8, 9, 12, 14, 16, 17, 23, 24])
 def test_a_run_with_events_resumed_after_any_round_equals_one_never_stopped(stop, options):
     memory = Memory()

@@ -74,6 +74,7 @@ class Session:
         self.clusters, self.least, self.choose, self.noisy = clusters, max(1, least), choose, noisy
         if choose:  # one client far from the others is no group
             self.least = max(self.least, 2 if len(clients) < FEW else 3)
+        self.cut: tuple[Ints, splitting.Leaves] | None = None  # each client's leaf, and the leaves
 
     def run(self, rng: np.random.Generator) -> Found | None:
         """Play all exchanges; None where a sum that everything rests on may not be opened."""
@@ -81,10 +82,10 @@ class Session:
         if sketch is None:
             return None
         y = sketch.of(self.phi, self.weight)
-        found = self._leaves(y, sketch.variance)
-        if found is None:
+        self.cut = self._leaves(y, sketch.variance)
+        if self.cut is None:
             return None
-        leaf, leaves = found
+        leaf, leaves = self.cut
         choice = None
         if self.choose:
             choice = choose_clusters(leaves, self.clusters, self.least, rng)

@@ -1,11 +1,9 @@
-"""How good a clustering is, without the truth: Davies-Bouldin, Calinski-Harabasz, silhouette, from sums.
+"""How good a clustering is, without the truth: Davies-Bouldin, Calinski-Harabasz, from sums.
 
 Davies and Bouldin, "A cluster separation measure", IEEE PAMI 1, 1979; Calinski and Harabasz, "A dendrite
-method for cluster analysis", Communications in Statistics 3, 1974; the silhouette simplified by distances to
-means, Hruschka, de Castro and Campello, "Evolutionary algorithms for clustering gene-expression data", ICDM
-2004. Euclidean, on unit-norm metadata:
-that reading fits the paper's DBI best. A client's term is its distance and squared distance to its
-cluster's mean; the ratios are taken after the addition.
+method for cluster analysis", Communications in Statistics 3, 1974. Euclidean, on unit-norm metadata: that
+reading fits the paper's DBI best. A client's term is its distance and squared distance to its cluster's mean;
+the ratios are taken after the addition.
 """
 
 from __future__ import annotations
@@ -58,21 +56,19 @@ def calinski_harabasz(means: Centroids, spread: Floats) -> float:
     return float(between / within) if within > 0 else float("inf")
 
 
-def silhouette_terms(phi: Floats, weight: Floats, assignment: Ints, means: Centroids) -> Floats:
-    """Write each client's term: (b - a) / max(a, b), a one; a, b its distances to the own and the next mean.
+def from_widths(centres: Floats, squares: Floats, count: Floats) -> tuple[float, float]:
+    """Compute both from clusters' centres [K D], mean squared distances to them [K], and sizes [K].
 
-    phi [C B F], weight [C B], assignment [C] -> [C 2]. Only blocks that both have are compared; a mean that
-    has none is no cluster. Without a second cluster the width is 0.
+    Davies-Bouldin takes widths as root mean squares here. NaN with one cluster.
     """
-    alive = np.flatnonzero((means.mass > 0).any(axis=1))
-    away = np.full((len(phi), len(means)), np.inf)
-    for k in alive:
-        away[:, k] = spread_terms(phi, weight, np.full(len(phi), k), means)[:, 0]
-    every = np.arange(len(phi))
-    own = away[every, assignment]
-    away[every, assignment] = np.inf
-    other = away.min(axis=1)
-    larger = np.maximum(own, other)
-    usable = np.isfinite(larger) & (larger > 0)
-    width = np.divide(other - own, larger, out=np.zeros(len(phi)), where=usable)
-    return np.stack([width, np.ones(len(phi))], axis=1)
+    k, n = len(count), float(count.sum())
+    if k < 2:
+        return float("nan"), float("nan")
+    apart = np.sqrt(((centres[:, None] - centres[None]) ** 2).sum(-1))
+    np.fill_diagonal(apart, np.inf)
+    width = np.sqrt(np.maximum(squares, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        dbi = ((width[:, None] + width[None]) / apart).max(axis=1).mean()
+    between = (count * ((centres - count @ centres / n) ** 2).sum(axis=1)).sum() / (k - 1)
+    within = float(count @ squares) / (n - k) if n > k else float("nan")
+    return float(dbi), float(between / within) if within > 0 else float("nan")

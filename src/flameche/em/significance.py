@@ -11,13 +11,16 @@ and Marron, "Statistical significance of clustering for high-dimension, low-samp
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from flameche.em.criteria import from_widths
 from flameche.em.leaves import Leaves
 from flameche.em.spherical import Floats, Ints
-from flameche.em.ward import merge_down
+from flameche.em.ward import join, merge_down
 
 REFUSED = (
     2.5  # standard deviations beyond what a Gaussian cloud gives, from which two halves are two clusters;
@@ -25,6 +28,10 @@ REFUSED = (
 MANY = 24  # of more clients it takes more: no group is quite Gaussian, which shows with their root
 CLOUDS = 200  # Gaussian clouds that are cut for comparison
 STEPS = 3  # of 2-means after the cut
+SURELY, HARDLY = 1.6, 0.8  # times what is needed: from where a split is clearly one, to where clearly none
+
+
+Clear = Literal["clear", "close", "no structure"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,29 @@ class Split:
     sure: float
 
     @property
+    def needed(self) -> float:
+        """Tell how sure it takes to be, for so many clients."""
+        return float(REFUSED * max(1.0, (sum(self.clients) / MANY) ** 0.5))
+
+    @property
     def refused(self) -> bool:
         """Tell whether the halves must not be merged."""
-        return bool(self.sure >= REFUSED * max(1.0, (sum(self.clients) / MANY) ** 0.5))
+        return bool(self.sure >= self.needed)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A number of clusters: which leaf belongs to which [R], the split that made the last one, criteria.
+
+    dbi, ch: in the sketch, of the leaves merged; kept: whether the split is one of those that were chosen.
+    """
+
+    k: int
+    label: Ints
+    split: Split | None
+    kept: bool
+    dbi: float
+    ch: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,33 @@ class Choice:
     splits: list[Split]
     made: list[tuple[Ints, Ints]]
     more: bool = False
+    tree: Sequence[Ints] = ()  # how leaves are merged to 1, 2, … clusters [R]
+
+    @property
+    def clear(self) -> Clear:
+        """Say how clear the choice is: whether all splits, made or not, are far from the border."""
+        level = [split.sure / split.needed for split in self.splits]
+        halves = [_halves(above, below) for above, below in itertools.pairwise(self.tree)]
+        every = [set(left) | set(right) for left, right in halves]
+        made = [set(left) | set(right) for left, right in self.made]
+        judged = list(zip(level, every, strict=True))
+        surely = all(max(at for at, some in judged if some <= one) >= SURELY for one in made)
+        if not surely or any(at > HARDLY for at, some in judged if some not in made):
+            return "close"
+        return "clear" if self.k > 1 else "no structure"
+
+    def candidates(self, leaves: Leaves, most: int) -> list[Candidate]:
+        """List what was looked at: 1 to `most` clusters; of the chosen K, the clusters that were chosen."""
+        within, found = pooled(leaves), list[Candidate]()
+        for k, label in enumerate(self.tree[:most], 1):
+            split, kept = None, False
+            if k > 1:
+                left, right = _halves(self.tree[k - 2], label)
+                split = self.splits[k - 2]
+                kept = any(np.array_equal(left, a) and np.array_equal(right, b) for a, b in self.made)
+            taken = self.label if k == self.k else label
+            found.append(Candidate(k, taken, split, kept, *criteria(leaves, taken, within)))
+        return found
 
     @property
     def k(self) -> int:
@@ -83,7 +137,7 @@ def choose_clusters(leaves: Leaves, most: int, least: int, rng: np.random.Genera
             if wanted <= most:
                 label[right] = label.max() + 1
                 made.append((left, right))
-    return Choice(label, [split for *_, split in splits], made, wanted > most)
+    return Choice(label, [split for *_, split in splits], made, wanted > most, tree)
 
 
 def join_wide(choice: Choice, leaves: Leaves, wide: Floats, least: int, rng: np.random.Generator) -> Choice:
@@ -103,7 +157,15 @@ def join_wide(choice: Choice, leaves: Leaves, wide: Floats, least: int, rng: np.
                 continue
         made.append((left, right))
     label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-    return Choice(label, choice.splits, made[::-1], choice.more)
+    return replace(choice, label=label, made=made[::-1])
+
+
+def criteria(leaves: Leaves, label: Ints, within: Floats) -> tuple[float, float]:
+    """Compute Davies-Bouldin and Calinski-Harabasz of leaves merged by label [R]."""
+    count = np.bincount(label, leaves.count).astype(np.float64)
+    centre = join(leaves.as_centroids(), label, len(count)).theta[:, 0]
+    gap = ((leaves.mean - centre[label]) ** 2).sum(axis=1)
+    return from_widths(centre, np.bincount(label, leaves.count * gap) / count + np.trace(within), count)
 
 
 def _halves(above: Ints, below: Ints) -> tuple[Ints, Ints]:
@@ -142,7 +204,9 @@ def judge(
     shares = cloud_shares(scatter / n, n, min(least, *sides), rng)
     logit = np.log(shares / (1.0 - shares))
     share = min(between / total, 1.0 - 1e-9)
-    sure = (np.log(share / (1.0 - share)) - logit.mean()) / max(float(logit.std()), 1e-9)
+    if (spread := float(logit.std())) < 1e-6:  # two clients: every cloud is cut alike
+        return Split(sides, share, 0.0)
+    sure = (np.log(share / (1.0 - share)) - logit.mean()) / spread
     return Split(sides, share, float(sure))
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-LENT = 1e-9  # the weight of a block that a centroid does not have itself
 NOISE = 1e-5  # what a sum of weights may be off by under CKKS; the smallest weight there is, is 1/64
 SCATTER = 0.03  # the variance of a sample in each of 16 numbers, where samples have length one at most
 FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
@@ -29,16 +28,10 @@ FULL = 64  # samples from which a class mean counts in full: a scale that asks n
 
 @dataclass(frozen=True)
 class Centroids:
-    """What the M-step yields: theta [K B F] and the weight behind each block, mass [K B].
-
-    For comparing clients with others (`others.py`), where known: own [C K], how often the sum behind each
-    centroid holds each client's term; alike [K K B], the blocks in which two clusters do not differ.
-    """
+    """What the M-step yields: theta [K B F] and the weight behind each block, mass [K B]."""
 
     theta: Floats
     mass: Floats
-    own: Floats | None = None
-    alike: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -65,11 +58,7 @@ def e_step(phi: Floats, weight: Floats, centroids: Centroids) -> tuple[Ints, Flo
     phi [C B F], weight [C B] -> assignment [C], error [C] = 1 - cosine. Ties go to the lower index, so
     that every client agrees.
     """
-    return nearest(cosine(phi, weight, centroids))
-
-
-def nearest(near: Floats) -> tuple[Ints, Floats]:
-    """Tell which centroid is the nearest by cosine [C K], and the distance from it: 1 - cosine."""
+    near = cosine(phi, weight, centroids)
     assignment = near.argmax(axis=1)
     return assignment, 1.0 - near[np.arange(len(near)), assignment]
 
@@ -105,21 +94,6 @@ def sample_weight(counts: Ints, noise: float = 0.0) -> Floats:
     """
     worth = counts / (1.0 + noise**2 / (SCATTER * np.maximum(counts, 1)))
     return np.minimum(worth, FULL) / FULL
-
-
-def filled(centroids: Centroids) -> Centroids:
-    """Lend a centroid the mean of all where it has no block of its own, with next to no weight (`LENT`).
-
-    A client would else be compared with small clusters over different classes, of which some are easier. A
-    cluster without any block stays empty, and so does a block that nobody has.
-    """
-    own = centroids.mass > NOISE
-    mass = np.where(own, centroids.mass, 0.0)
-    total = np.einsum("kb,kbf->bf", mass, centroids.theta)
-    known = mass.sum(axis=0) > 0
-    mean = np.divide(total, mass.sum(axis=0)[:, None], out=np.zeros_like(total), where=known[:, None])
-    lent = ~own & np.asarray(own.any(axis=1))[:, None] & known
-    return Centroids(np.where(lent[:, :, None], mean, centroids.theta), np.where(lent, LENT, mass))
 
 
 def class_norm(phi: Floats) -> Floats:

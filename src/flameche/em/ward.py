@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from flameche.em.spherical import NOISE, Centroids, Floats, Ints
+from flameche.em.spherical import Centroids, Floats, Ints
 
 
 def merge_cost(centroids: Centroids) -> Floats:
@@ -29,19 +29,6 @@ def by_block(some: Centroids, others: Centroids) -> Floats:
     return cost
 
 
-def _in_full(cost: Floats, some: Centroids, others: Centroids) -> Floats:
-    """Scale costs [A R] up to all blocks from those that a pair has in common.
-
-    Two that share few would else be cheap to merge, and two that share none, of whom nothing is known, for
-    nothing; these cost as much as the dearest. A cluster without any block still costs nothing.
-    """
-    mine, theirs = some.mass > NOISE, others.mass > NOISE
-    common = mine.astype(np.float64) @ theirs.T
-    scaled = cost * np.divide(mine.shape[1], common, out=np.ones_like(common), where=common > 0)
-    apart = (common == 0) & (mine.sum(axis=1)[:, None] > 0) & (theirs.sum(axis=1) > 0)
-    return np.where(apart, scaled.max(initial=0.0, where=np.isfinite(scaled)), scaled)
-
-
 def join(centroids: Centroids, label: Ints, count: int) -> Centroids:
     """Join clusters by label [R], as their members' sums would be joined: `count` centroids."""
     mass, total = np.zeros((count, centroids.mass.shape[1])), np.zeros((count, *centroids.theta.shape[1:]))
@@ -51,27 +38,16 @@ def join(centroids: Centroids, label: Ints, count: int) -> Centroids:
     return Centroids(theta, mass)
 
 
-def joined(own: Floats | None, label: Ints) -> Floats | None:
-    """Join what sums hold of each client [C R] by label [R], as many columns as before."""
-    if own is None:
-        return None
-    total = np.zeros_like(own)
-    np.add.at(total.T, label, own.T)
-    return total
-
-
-def merge_down(centroids: Centroids, count: int, alone: bool = False) -> Ints:
+def merge_down(centroids: Centroids, count: int) -> Ints:
     """Merge the cheapest pair until `count` clusters are left; tell which each of the R is in [R].
 
-    Empty clusters cost nothing and go first. Ties go to the lower indices, so that every client agrees. With
-    `alone`, clusters are of one client each, and may lack so many blocks that these have to be made up for.
+    Empty clusters cost nothing and go first. Ties go to the lower indices, so that every client agrees.
     """
     label = np.arange(len(centroids))
     now, gone = join(centroids, label, len(label)), np.zeros(len(label), bool)
     cost = merge_cost(now)
     for _ in range(len(label) - count):
-        full = _in_full(cost, now, now) if alone else cost
-        i, j = sorted(divmod(int(full.argmin()), len(label)))
+        i, j = sorted(divmod(int(cost.argmin()), len(label)))
         label[label == j], gone[j] = i, True
         mine = label == i
         one = join(Centroids(centroids.theta[mine], centroids.mass[mine]), np.zeros(mine.sum(), np.int64), 1)

@@ -39,15 +39,10 @@ def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
     wrong = [key for key in method.PAPER_ONLY if key in told]
     if method.mode != "paper" and wrong:
         raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{method.mode}"')
-    if method.mode == "sketch" and "m_step" in told:
-        raise ConfigError('method.m_step belongs to method.mode = "paper" or "robust"; the mode is "sketch"')
-    if method.m_step == "decayed" and method.mode == "paper":
-        raise ConfigError('method.m_step = "decayed" belongs to method.mode = "robust"')
-    if method.m_step == "decayed" and scheme.kind not in ("plain", "secagg"):
+    if method.mode == "paper" and method.clusters == "auto":
         raise ConfigError(
-            'method.m_step = "decayed" needs sums that the server opens; under scheme.kind = '
-            f'"{scheme.kind}" clients open them, and the server can sum old metadata again: '
-            'take m_step = "seen"'
+            'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a number, as '
+            "flameche select-k finds it"
         )
     if method.hide_assignments and scheme.kind in ("plain", "secagg"):
         raise ConfigError(
@@ -114,7 +109,7 @@ def check_guard(experiment: Experiment) -> None:
     of_participants = [
         what
         for what, so in (
-            (f'method.m_step = "{m_step}"', m_step in ("participants", "decayed")),
+            (f'method.m_step = "{m_step}"', m_step == "participants"),
             ('scheme.kind = "secagg"', scheme.kind == "secagg" and m_step is not None),
             (f'scheme.updates = "{scheme.updates}"', scheme.updates != "clear"),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from flameche.experiments.timeline import scheduled
 from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.methods import make_method
 from flameche.methods.base import Method, World
-from flameche.methods.selection import Selection, select_clusters
 from flameche.models.build import choose_kind
 from flameche.privacy.noise import NoisySource
 from flameche.protocol.ledger import Ledger
@@ -43,7 +42,6 @@ class Setup:
     method: Method
     notes: list[str]
     timeline: Timeline
-    selection: Selection | None = None  # where K was chosen here
 
 
 def build(
@@ -54,14 +52,13 @@ def build(
     training: bool = True,
     metadata: Metadata | None = None,
     scheme: Scheme | SecAgg | None = None,
-    clusters: int | None = None,
     source: NoisySource | None = None,
     progress: Progress | None = None,
 ) -> Setup:
     """Build a run of an experiment; without training, only its clustering half.
 
-    Metadata that are known already (same data, extractor and seed) may be given, and so may the number of
-    clusters that was chosen earlier for `clusters = "auto"`, and the source of noise.
+    Metadata that are known already (same data, extractor and seed) may be given, and so may the source of
+    noise.
     """
     source = source or noisy_source(experiment, seed)
     federation, world = build_world(
@@ -74,27 +71,16 @@ def build(
         source=source,
         progress=progress,
     )
-    method, selection = build_method(experiment, world, clusters, progress)
+    method = build_method(experiment, world)
     timeline = timeline_of(experiment, federation, seed, device, training, source)
-    return Setup(federation, world, method, world.notes, timeline, selection)
+    return Setup(federation, world, method, world.notes, timeline)
 
 
-def build_method(
-    experiment: Experiment, world: World, clusters: int | None = None, progress: Progress | None = None
-) -> tuple[Method, Selection | None]:
-    """Build the method that acts in a world; also how K was chosen, where it was chosen here."""
+def build_method(experiment: Experiment, world: World) -> Method:
+    """Build the method that acts in a world."""
     options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
-    selection = None
     world.notes.extend(leak_notes(experiment))
-    if experiment.method.by_session:  # chooses K by itself, from the sums that it opens anyway
-        return make_method(experiment.method.kind, world, options), None
-    if options.get("clusters") == "auto":
-        if clusters is None:
-            selection = select_clusters(world, options["most_clusters"], progress=_choosing(progress))
-            clusters = selection.k
-            world.notes.append(chosen_note(selection))
-        options["clusters"] = clusters
-    return make_method(experiment.method.kind, world, options), selection
+    return make_method(experiment.method.kind, world, options)
 
 
 def build_world(
@@ -149,15 +135,6 @@ def build_world(
     return federation, world
 
 
-def chosen_note(selection: Selection) -> str:
-    """Say how K was chosen, for the reader of a run."""
-    if selection.more:
-        return f"K = {selection.k}, the most allowed; more would fit (method.most_clusters)"
-    if selection.k == 1:
-        return "K = 1: held-out clients see no groups"
-    return f"K = {selection.k} chosen by held-out merging ({selection.clear})"
-
-
 def timeline_of(
     experiment: Experiment,
     federation: Federation,
@@ -175,10 +152,6 @@ def timeline_of(
         source=source,
     )
     return Timeline(federation.clients, scheduled(experiment.events, federation.group, seed), drift)
-
-
-def _choosing(progress: Progress | None) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, of: progress("choosing K", done, of)
 
 
 def _threads(experiment: Experiment, federation: Federation) -> int:

@@ -75,8 +75,10 @@ def to_toml(experiment: Experiment) -> str:
     return "\n".join(lines) + "\n"
 
 
-def config_hash(experiment: Experiment) -> str:
+def config_hash(experiment: Experiment, mode: str | None = None) -> str:
     """12 hex digits over all that determines one run's result: not the name, the seeds, threads or memory.
+
+    mode: which the experiment had, where that is one that is gone.
 
     Defaults are left out, so that a key added later changes no hash; a default that is changed needs
     another HASH_FORMAT.
@@ -84,7 +86,7 @@ def config_hash(experiment: Experiment) -> str:
     dump = experiment.model_dump(mode="json", exclude={"name", "seeds"}, exclude_defaults=True)
     for key in ("threads", "memory"):
         dump.get("training", {}).pop(key, None)
-    if (mode := getattr(experiment.method, "mode", None)) is not None:  # its default was once "paper"
+    if (mode := mode or getattr(experiment.method, "mode", None)) is not None:  # once "paper" by default
         dump["method"] = {k: v for k, v in dump.get("method", {}).items() if k != "mode"}
         dump["method"] |= {} if mode == "paper" else {"mode": mode}
     for section in ("metadata", "method", "model", "scheme"):

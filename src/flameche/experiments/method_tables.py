@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from flameche.errors import ConfigError
 from flameche.experiments.tables import Clusters, Count, MostClusters, Natural, Table
 
 
@@ -22,24 +23,24 @@ class MethodTable(Table):
 
 
 class FlamecheConfig(MethodTable):
-    """The paper's method; in its `mode = "robust"` what `PAPER_ONLY` names has no part.
+    """The paper's method; what `PAPER_ONLY` names belongs to its `mode = "paper"`.
 
     `tau = 0` never reclusters. `clusters = "auto"` chooses K before the first round, up to `most_clusters`.
     """
 
     PAPER_ONLY: ClassVar[tuple[str, ...]] = (
-        *("tau", "empty", "init", "unit_norm", "missing", "recluster_last", "recluster_over"),
-        "hide_assignments",
+        *("tau", "empty", "init", "m_step", "unit_norm", "missing", "recluster_last"),
+        *("recluster_over", "hide_assignments"),
     )
 
     kind: Literal["flameche"] = "flameche"
     clusters: Clusters = 4
     most_clusters: MostClusters = 8
-    mode: Literal["sketch", "robust", "paper"] = "sketch"
+    mode: Literal["sketch", "paper"] = "sketch"
     tau: Natural = 10
     empty: Literal["participants", "seen"] = "participants"
     init: Literal["partition", "vectors"] = "partition"
-    m_step: Literal["seen", "participants", "decayed"] = "seen"
+    m_step: Literal["seen", "participants"] = "seen"
     unit_norm: bool = False
     missing: Literal["counts", "impute", "zero"] = "counts"
     recluster_last: bool = False
@@ -50,6 +51,16 @@ class FlamecheConfig(MethodTable):
     def by_session(self) -> bool:
         """Tell whether clusters come from a clustering session: in the default mode they do."""
         return self.mode == "sketch"
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _earlier(cls, mode: object) -> object:
+        if mode == "robust":
+            raise ConfigError(
+                'method.mode = "robust" is no longer there; "sketch", the default, took its place: '
+                "the same clusters from far fewer sums"
+            )
+        return mode
 
 
 class FlamecheSoftConfig(MethodTable):

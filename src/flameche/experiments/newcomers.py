@@ -135,8 +135,8 @@ class Finished:
         """Measure how far clients [n] are from the K clusters [n K], by the nearest centroid of each."""
         how = self.experiment.method
         options = {key: getattr(how, key) for key in ("unit_norm", "missing")}
-        robust = getattr(how, "mode", "paper") != "paper"
-        one = Cohort(metadata, Plain(), Ledger(len(metadata)), robust=robust, **options)
+        scaled = getattr(how, "mode", "paper") != "paper"
+        one = Cohort(metadata, Plain(), Ledger(len(metadata)), scaled=scaled, **options)
         apart = 1.0 - cosine(one.phi, one.weight, self.centroids)
         common = (one.weight > 0).astype(float) @ (self.centroids.mass > 0).T.astype(float)
         apart[common == 0] = np.nan

@@ -106,7 +106,7 @@ def _clustered(planned: Planned, experiment: Experiment, order: Order) -> dict[s
     """Cluster by metadata that are kept beside the runs: without images, where they are there already."""
     metadata, group = metadata_of(experiment, planned.seed, order.device, order.runs / METADATA)
     world = world_of(experiment, planned.seed, metadata, group)
-    method, _ = build_method(experiment, world)
+    method = build_method(experiment, world)
     with bound_advice(experiment.scheme):
         result = simulate(method, world, experiment.participants)
     names = planned.dataset, planned.setting

@@ -87,31 +87,14 @@ def protection_notes(experiment: Experiment) -> list[str]:
 def leak_notes(experiment: Experiment) -> list[str]:
     """Say what can be solved from the sums of this setting, and where its clusters may be random.
 
-    Every setting of the paper's two modes in which single clients were solved has a note (SECURITY.md).
+    Every setting of paper mode in which single clients were solved has a note (SECURITY.md).
     """
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
-    notes = [] if _own_choice(experiment) else choosing_notes(experiment)
-    if isinstance(experiment.method, FlamecheConfig | FlamecheSoftConfig):
-        notes += _single_clients(experiment, experiment.method)
-    return notes
-
-
-def _own_choice(experiment: Experiment) -> bool:
-    """Tell whether K is given, or chosen from the sums of a clustering session."""
     method = experiment.method
-    return getattr(method, "clusters", None) != "auto" or method.by_session
-
-
-def choosing_notes(experiment: Experiment) -> list[str]:
-    """Say what choosing K gives away, under a scheme that protects metadata."""
-    if experiment.scheme.kind == "plain" or not has_metadata(experiment):
+    if not isinstance(method, FlamecheConfig | FlamecheSoftConfig):
         return []
-    return [
-        "choosing K opens sums over many different sets of the same clients' metadata: "
-        f"{_opener(experiment)} can solve them for single clients' metadata, whatever scheme.min_cluster is "
-        "(SECURITY.md)"
-    ]
+    return _single_clients(experiment, method)
 
 
 def _single_clients(experiment: Experiment, method: FlamecheConfig | FlamecheSoftConfig) -> list[str]:
@@ -125,42 +108,18 @@ def _single_clients(experiment: Experiment, method: FlamecheConfig | FlamecheSof
         ]
     if isinstance(method, FlamecheSoftConfig) or method.by_session:
         return []  # it opens few sums, and one guard decides over all of them
-    return (
-        _solvable(experiment, method)
-        + _second_moments(experiment, method)
-        + _random_clusters(experiment, method)
-    )
-
-
-def _second_moments(experiment: Experiment, method: FlamecheConfig) -> list[str]:
-    """Say what robust mode's power iterations tell."""
-    if method.mode != "robust":
-        return []
-    return [
-        "robust mode opens sums of second moments of the clients' metadata: "
-        f"{_opener(experiment)} may work out single clients' metadata from them, whatever "
-        "scheme.min_cluster is (SECURITY.md)"
-    ]
+    return _solvable(experiment, method) + _random_clusters(experiment, method)
 
 
 def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Say which of the method's own sums can be solved, and by whom."""
-    kind, clients, who = experiment.scheme.kind, experiment.data.clients, _opener(experiment)
+    clients = experiment.data.clients
     if experiment.participants == clients and not experiment.events:
         return []  # the same clients are summed in every round
-    masked = kind == "secagg" and method.mode == "robust"
-    if masked or method.m_step != "seen":
-        what = "robust mode under secagg" if masked else f'method.m_step = "{method.m_step}"'
-        rounds = "clients / clusters" if method.clusters == "auto" else f"{-(-clients // method.clusters)}"
-        return [
-            f"{what} opens sums over a different set of the same clients' metadata every round: {who} can "
-            f"solve them for single clients' metadata soon after {rounds} rounds, later where the guard "
-            "defers sums, whatever scheme.min_cluster is (SECURITY.md)"
-        ]
     if method.hide_assignments:
         return [
             "with method.hide_assignments the sums of different rounds are not compared: "
-            f"{who} can solve them for some clients' metadata (SECURITY.md)"
+            f"{_opener(experiment)} can solve them for some clients' metadata (SECURITY.md)"
         ]
     return []
 
@@ -168,7 +127,7 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
 def _random_clusters(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     """Warn where there are too few clients to cluster well by sums over several of them."""
     least, clients, k = experiment.scheme.least, experiment.data.clients, method.clusters
-    if clients > FEW_CLIENTS and (k == "auto" or clients >= FEW_EACH * k):
+    if clients > FEW_CLIENTS and clients >= FEW_EACH * int(k):
         return []
     opened = "can be solved" if experiment.scheme.kind == "secagg" else "are opened"
     return [

@@ -27,7 +27,6 @@ from flameche.experiments.protection import (
     release_notes,
 )
 from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
-from flameche.experiments.select import described
 from flameche.experiments.store import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
@@ -62,18 +61,14 @@ def run_experiment(
                 return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
-        clusters = None if fresh else folder.clusters
         source = noisy_source(experiment, seed, None if fresh else folder.noisy)
-        how: dict[str, Any] = {"scheme": scheme, "clusters": clusters, "source": source}
-        setup = build(experiment, seed, device=device, progress=progress, **how)
+        setup = build(experiment, seed, device=device, scheme=scheme, source=source, progress=progress)
         if fresh:
             folder.clear()
             folder.keep_inputs(inputs(experiment))
             keep_key(experiment, scheme, folder)
         if source is not None:
             source.keep_in(folder.keep_noisy)
-        if setup.selection is not None:
-            folder.write_json("selection.json", described(setup.selection))
         folder.write_text("config.toml", to_toml(experiment))
         here = {**environment(device, packages(experiment)), "sources": made_by}
         setup.notes.extend(folder.keep_environment(here))

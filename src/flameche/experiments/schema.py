@@ -7,7 +7,7 @@ Contradictions between keys raise `ConfigError`; wrong single values are pydanti
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -275,6 +275,20 @@ class Experiment(Table):
     def participants(self) -> int:
         """How many clients take part in a round, at least one."""
         return max(1, round(self.participation * self.data.clients))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_data_choose_k(cls, tables: Any) -> Any:
+        """Choose K for own data, whose groups nobody knows, unless the file names it."""
+        if not isinstance(tables, dict):
+            return tables
+        data, method = tables.get("data"), tables.get("method", {})
+        if not (isinstance(data, dict) and isinstance(method, dict)) or data.get("path") is None:
+            return tables
+        chooses = (
+            method.get("kind", "flameche") in ("flameche", "flameche-soft") and method.get("mode") != "paper"
+        )
+        return {**tables, "method": {"clusters": "auto", **method}} if chooses else tables
 
     @field_validator("method", mode="before")
     @classmethod

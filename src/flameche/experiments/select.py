@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sklearn.metrics import adjusted_rand_score
-
 from flameche.errors import ConfigError
 from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
-from flameche.experiments.protection import choosing_notes
+from flameche.experiments.leakage import audited, leakage_notes
 from flameche.experiments.store import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
@@ -40,17 +38,14 @@ def select_experiment(
     federation, world = build_world(
         experiment, seed, device=device, training=False, metadata=metadata, progress=progress
     )
-    world.notes.extend(choosing_notes(experiment))
     with bound_advice(experiment.scheme):
-        selection = select_clusters(
-            world, most, progress=progress and (lambda done, of: progress("choosing K", done, of))
-        )
+        selection = select_clusters(world, most)
     groups = int(federation.group.max()) + 1
     found = described(selection)
     for row, candidate in zip(found["candidates"], selection.candidates, strict=True):
-        row["ari"] = (
-            float(adjusted_rand_score(federation.group, candidate.assignment)) if groups > 1 else None
-        )
+        row["ari"] = selection.ari(candidate, federation.group) if groups > 1 else None
+    leakage = audited(experiment, world.ledger.openings, world.clients)
+    world.notes.extend(leakage_notes(experiment, leakage, world.clients))
     record: dict[str, Any] = without_nan(
         {
             "dataset": federation.name,
@@ -61,6 +56,8 @@ def select_experiment(
             "most": most,
             "groups": groups,
             **found,
+            "asked": len(selection.clients),
+            "sums": len(world.ledger.openings),
             "bytes_up": int(world.ledger.per_client("up").sum()),
             "bytes_down": int(world.ledger.per_client("down").sum()),
             "seconds": world.ledger.seconds_by_part(),
@@ -73,21 +70,21 @@ def select_experiment(
 
 def described(selection: Selection) -> dict[str, Any]:
     """Put a selection into one record."""
+    choice = selection.choice
     return {
-        "k": selection.k,
-        "clear": selection.clear,
-        "more": selection.more,
-        "exchanges": selection.exchanges,
-        "preferred": selection.preferred(),
+        "rule": "session",
+        "k": choice.k,
+        "clear": choice.clear,
+        "more": choice.more,
+        "preferred": selection.preferred,
         "candidates": [
             {
                 "k": c.k,
-                "sureness": None if c.merger is None else c.merger.sureness,
-                "agreement": None if c.merger is None else c.merger.agreement,
-                "kept": c.merger is not None and c.merger.refused,
+                "sureness": None if c.split is None else c.split.sure,
+                "needed": None if c.split is None else c.split.needed,
+                "kept": c.kept,
                 "dbi": c.dbi,
                 "ch": c.ch,
-                "silhouette": c.silhouette,
             }
             for c in selection.candidates
         ],

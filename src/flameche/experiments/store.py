@@ -90,7 +90,6 @@ class RunFolder:
         made = (
             "rounds.jsonl",
             "clients.parquet",
-            "selection.json",
             "openings.json",
             "clusters.npz",
             "models.npz",
@@ -115,12 +114,6 @@ class RunFolder:
     def keep_noisy(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
         """Keep metadata with noise: a run that goes on must not draw other noise."""
         self.write_arrays(NOISY, arrays)
-
-    @property
-    def clusters(self) -> int | None:
-        """Give the number of clusters that was chosen before the run that goes on here, if it was."""
-        file = self.path / "selection.json"
-        return int(read_json(file)["k"]) if self.begun and file.exists() else None
 
     @property
     def begun(self) -> bool:

@@ -53,8 +53,8 @@ def unique(planned: Iterable[Planned]) -> list[Planned]:
 
 
 def missing(planned: Iterable[Planned], stored: Stored) -> list[Planned]:
-    """List the runs that are not stored, each once."""
-    return unique(run for run in planned if stored.find(run) is None)
+    """List the runs that are not stored and can be played, each once."""
+    return unique(run for run in planned if not run.gone and stored.find(run) is None)
 
 
 def deal(planned: Sequence[Planned], shard: tuple[int, int]) -> list[Planned]:

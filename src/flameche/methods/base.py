@@ -71,11 +71,6 @@ class World:
         """Tell whether metadata were asked for."""
         return self.known_metadata is not None
 
-    @property
-    def keeps_terms(self) -> bool:
-        """Tell whether the server can sum old terms again; masks live one session only."""
-        return not isinstance(self.scheme, SecAgg)
-
     def truth(self, why: str) -> Ints:
         """Give the true groups [C]; the ledger remembers that it was asked for."""
         self.ledger.oracle_knowledge.append(why)
@@ -171,7 +166,7 @@ class World:
         """Tell how far each of `count` models goes towards the average of its participants."""
         far = np.full(count, self.server_lr)
         if self.absent == "stay" and members is not None:
-            here = np.bincount(cluster, minlength=count)  # nobody is a member while robust mode gathers
+            here = np.bincount(cluster, minlength=count)  # nobody is a member yet while soft EM gathers
             far *= here / np.maximum(np.bincount(members[members >= 0], minlength=count), np.maximum(here, 1))
         return far
 

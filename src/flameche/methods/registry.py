@@ -33,9 +33,8 @@ METHODS: dict[str, type[Method]] = {
 
 def make_method(kind: str, world: World, options: dict[str, Any]) -> Method:
     """Build a method by its kind and options; FLAMECHE's modes are classes of their own."""
-    if kind == "flameche" and options.get("mode") == "sketch":
+    if kind == "flameche" and options.get("mode") != "paper":
         some = {key: options[key] for key in ("clusters", "most_clusters") if key in options}
         return FlamecheSketch(world, **some)
-    if kind != "flameche-soft":
-        options = {key: value for key, value in options.items() if key != "most_clusters"}
-    return METHODS[kind](world, **options)
+    others = ("mode",) if kind == "flameche-soft" else ("mode", "most_clusters")
+    return METHODS[kind](world, **{key: value for key, value in options.items() if key not in others})

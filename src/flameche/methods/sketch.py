@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from flameche.clustering.session import Found, Session
+from flameche.em.criteria import from_widths
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
 from flameche.em.spherical import NOISE, Centroids, Floats, cosine
@@ -30,10 +31,9 @@ from flameche.em.ward import keep_names
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.selection import fewest, session_size
 from flameche.rng import stream
 
-EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
-WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
 
 
@@ -55,7 +55,7 @@ class FlamecheSketch:
         self.world, self.clusters = world, 1  # until clusters are known
         self.choose = clusters == "auto"
         self.wanted = most_clusters if clusters == "auto" else clusters
-        self.cohort = world.cohort(robust=True)
+        self.cohort = world.cohort(scaled=True)
         self.exchange = world.exchange(self.cohort)
         self.models = world.initial_models(1)
         shape = (1, *self.cohort.blocks)
@@ -97,7 +97,7 @@ class FlamecheSketch:
         """Tell whether it is time for a session."""
         there = self.world.reachable(self.present, participants)
         if not self.found:
-            return len(there) >= 2 * self._least
+            return len(there) >= (fewest(self._least) if self.choose else 2 * self._least)
         return int((self.far & ~self.heard)[there].sum()) >= max(2, self._least)
 
     @property
@@ -300,11 +300,6 @@ def chosen(choice: Choice, clients: int) -> str:
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
 
 
-def session_size(clusters: int, noisy: bool = False) -> int:
-    """Count the clients that a session for so many clusters takes, where there are more."""
-    return max(WITH_NOISE if noisy else EVERYBODY, EACH * clusters)
-
-
 def _most(before: Ints) -> int:
     """Tell which cluster most of these clients come from; the first one if nobody knows."""
     known = before[before != UNSEEN]
@@ -323,25 +318,13 @@ def _names(label: Ints, before: Ints, count: int, earlier: int) -> Ints:
 
 
 def criteria(centroids: Centroids, count: Floats) -> tuple[float, float]:
-    """Compute Davies-Bouldin, with widths as root mean squares, and Calinski-Harabasz, from centroids alone.
+    """Compute Davies-Bouldin and Calinski-Harabasz from centroids alone.
 
-    Blocks have length one, so a centroid's length tells how far its members scatter. NaN with one cluster.
+    Blocks have length one, so a centroid's length tells how far its members scatter.
     """
     alive = np.flatnonzero((count > 0) & (centroids.mass > NOISE).any(axis=1))
-    if len(alive) < 2:
-        return float("nan"), float("nan")
-    theta, mass, count = centroids.theta[alive], centroids.mass[alive], count[alive]
+    theta, mass = centroids.theta[alive], centroids.mass[alive]
     share = mass / mass.sum(axis=1, keepdims=True)
-    squares = np.einsum("kbf,kbf->kb", theta, theta)
-    width = np.maximum((share * (1.0 - squares)).sum(axis=1), 0.0)
+    squares = (share * (1.0 - np.einsum("kbf,kbf->kb", theta, theta))).sum(axis=1)
     flat = theta.reshape(len(alive), -1) / np.sqrt(theta.shape[1])
-    apart = np.sqrt(((flat[:, None] - flat[None]) ** 2).sum(-1))
-    np.fill_diagonal(apart, np.inf)
-    with np.errstate(divide="ignore"):
-        ratio = (np.sqrt(width)[:, None] + np.sqrt(width)[None]) / apart
-    centre = (count[:, None] * flat).sum(axis=0) / count.sum()
-    between = (count * ((flat - centre) ** 2).sum(axis=1)).sum() / (len(alive) - 1)
-    free = count.sum() - len(alive)
-    within = (count * width).sum() / free if free > 0 else float("nan")
-    ch = between / within if within > 0 else float("nan")
-    return float(ratio.max(axis=1).mean()), float(ch)
+    return from_widths(flat, np.maximum(squares, 0.0), count[alive])

@@ -66,7 +66,6 @@ GIVES = {
     "average": ("clients", "rows", "previous", "names"),
     "store": ("clients", "sums"),
     "drop": ("clients", "sums"),
-    "retire": ("rows", "sums"),
 }
 ASKS = {
     "averaged": (),

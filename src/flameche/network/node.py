@@ -21,7 +21,7 @@ from flameche.crypto.masking import SecAgg
 from flameche.errors import DataError, FlamecheError, OutOfRange, SealError, StoreError
 from flameche.metadata.extractors import NOT_FINITE, Metadata
 from flameche.methods.base import Method
-from flameche.methods.living import Living
+from flameche.methods.flameche import Flameche
 from flameche.methods.sketch import FlamecheSketch
 from flameche.network.forms import is_name
 from flameche.network.link import Alone, Link, Paused
@@ -245,7 +245,7 @@ class Node:
 
     def _take_members(self, method: Method, opening: Parcel) -> None:
         """Tell the method who belongs to the federation now."""
-        if not isinstance(method, Living | FlamecheSketch):
+        if not isinstance(method, Flameche | FlamecheSketch):
             return
         there = np.isin(np.arange(self.work.clients), opening.head["members"])
         if (come := np.flatnonzero(method.left & there)).size:

@@ -69,7 +69,7 @@ class Relay:
             kind = about["kind"]
             if kind == "average":
                 self._average(about, mine)
-            elif kind in ("store", "drop", "retire"):
+            elif kind in ("store", "drop"):
                 self._keep(kind, about, mine)
             else:
                 raise Refused(f"nodes give '{kind}', which this server does not know")
@@ -78,8 +78,6 @@ class Relay:
         vault = self._vault_for(about["sums"])
         if kind == "drop":
             vault.drop(np.array(about["clients"], np.int64))
-        elif kind == "retire":
-            vault.retire(np.array(about["rows"], np.int64))
         else:
             sent = {i: part for i, part in parts.items() if i in about["clients"]}
             bare = [i for i, part in sent.items() if "sealed" not in part and not self.holds(i)]
@@ -248,7 +246,7 @@ class Relay:
         names = {key.split("/")[1] for key in arrays if key.startswith("model/")}
         self.models = {name: whole.part(f"model/{name}") for name in names}
         if self._loaded:
-            self._vault_for(len(self._loaded["guard_released"]))
+            self._vault_for(len(self._loaded["changes"]))
 
 
 def _shape(model: Arrays) -> tuple[int, ...]:

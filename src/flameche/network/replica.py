@@ -78,16 +78,6 @@ class ReplicaCohort(Cohort):
         lost = np.isnan(told[:, 0])
         return np.where(lost, UNKNOWN, told[:, 0]).astype(np.int64), np.where(lost, 0.0, told[:, 1])
 
-    def sides(self, clients: Ints, centre: Floats, direction: Floats) -> Ints:
-        """Tell one's own side, and hear the others'."""
-
-        def own() -> Floats:
-            side = super(ReplicaCohort, self).sides(np.array([self.link.me]), centre, direction)
-            return side.astype(np.float64)
-
-        told = self.link.tell(clients, own, width=1, below=2)[:, 0]
-        return np.where(np.isnan(told), UNKNOWN, told).astype(np.int64)
-
     def terms(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Floats:
         """Compute one's own term; the others' are zeros here."""
         mine = np.flatnonzero(clients == self.link.me)
@@ -156,10 +146,6 @@ class RemoteSums:
     def forget(self, clients: Ints, vanished: bool = False) -> None:
         """Let the server drop the stored terms."""
         self._link.give("drop", {"clients": clients.tolist(), "sums": self._clusters})
-
-    def retire(self, clusters: Ints) -> None:
-        """Tell the server that these sums are not asked for any more."""
-        self._link.give("retire", {"rows": clusters.tolist(), "sums": self._clusters})
 
     def state(self) -> Arrays:
         """Have nothing to keep: the server has it."""

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
-from flameche.em import others, spherical, splitmerge
+from flameche.em import spherical
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.protocol.ledger import Ledger, Side
-from flameche.protocol.phases import Personal, Phase, Result
+from flameche.protocol.phases import Phase, Result
 
 Missing = Literal["counts", "impute", "zero"]
 
@@ -29,8 +29,9 @@ class Cohort:
     missing: how a class without samples is treated. "counts": its block stays out of sums and cosines
     (default); "impute": filled from the client's own centroid, as the paper does, which changes every
     round; "zero": taken for zeros.
-    robust: blocks are scaled to length one and weighted by the samples behind them, up to `spherical.FULL`.
-    noise: of standard deviation noise / n is in a mean of n samples (`privacy/noise.py`), which weighs less.
+    scaled: blocks are scaled to length one and weighted by the samples behind them, up to `spherical.FULL`;
+    what `missing` and `unit_norm` say does not matter then. noise: of standard deviation noise / n is in a
+    mean of n samples (`privacy/noise.py`), which weighs less.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class Cohort:
         *,
         unit_norm: bool = False,
         missing: Missing = "counts",
-        robust: bool = False,
+        scaled: bool = False,
         noise: float = 0.0,
     ) -> None:
-        self._unit_norm, self._missing, self._robust, self._noise = unit_norm, missing, robust, noise
+        self._unit_norm, self._missing, self._scaled, self._noise = unit_norm, missing, scaled, noise
         self.phi, self.weight = self._prepared(metadata)
         self.imputes = missing == "impute" and bool((metadata.counts == 0).any())
         self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
@@ -56,7 +57,7 @@ class Cohort:
 
     def _prepared(self, metadata: Metadata) -> tuple[Floats, Floats]:
         """Scale metadata and weigh their blocks as the options say: phi [n B F], weight [n B]."""
-        if self._robust:
+        if self._scaled:
             weight = spherical.sample_weight(metadata.counts, self._noise)
             return spherical.class_norm(metadata.phi), weight
         phi = spherical.unit_norm(metadata.phi) if self._unit_norm else metadata.phi
@@ -92,15 +93,7 @@ class Cohort:
     def e_step(self, clients: Ints, centroids: Centroids) -> tuple[Ints, Floats]:
         """Assign clients [n] to their nearest centroids: assignment [n], error [n]."""
         with self._ledger.clock("client", "clustering"):
-            phi, weight = self.phi[clients], self.weight[clients]
-            if centroids.own is None:
-                return spherical.e_step(phi, weight, centroids)
-            return spherical.nearest(others.cosine(phi, weight, centroids, centroids.own[clients]))
-
-    def sides(self, clients: Ints, centre: Floats, direction: Floats) -> Ints:
-        """Let clients [n] tell on which side of a centre [B F] they lie along a direction: 0 or 1 [n]."""
-        with self._ledger.clock("client", "clustering"):
-            return splitmerge.sides(self.phi[clients], self.weight[clients], centre, direction)
+            return spherical.e_step(self.phi[clients], self.weight[clients], centroids)
 
     def terms(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Floats:
         """Compute the terms of clients [n] for a phase [n S], not yet sealed."""
@@ -110,8 +103,7 @@ class Cohort:
                 missing = (weight == 0) & (centroids.mass[assignment] > 0)
                 phi = np.where(missing[:, :, None], centroids.theta[assignment], phi)
                 weight = np.where(missing, 1.0, weight)
-            own = phase.of(clients) if isinstance(phase, Personal) else phase
-            return own.contribute(phi, weight, assignment)
+            return phase.contribute(phi, weight, assignment)
 
     def contribute(
         self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids

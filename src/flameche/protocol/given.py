@@ -40,13 +40,13 @@ class Given:
             [i in self._terms and not np.array_equal(self._terms[i], now) for i, now in pairs], bool
         )
 
-    def version(self, clients: Ints) -> NDArray[np.uint32]:
-        """Number the terms that these clients [n] would give now, each in the order of its own: 1, 2, …"""
+    def version(self, clients: Ints) -> Ints:
+        """Number the terms that these clients [n] would give now, each in the order of its own: 0, 1, …"""
         numbers = []
         for i, now in zip(clients.tolist(), self._now(clients), strict=True):
             past, digest = self._history.get(i, []), _digest(now) if i in self._history else b""
-            numbers.append(1 + (past.index(digest) if digest in past else len(past)))
-        return np.array(numbers, np.uint32)
+            numbers.append(past.index(digest) if digest in past else len(past))
+        return np.array(numbers, np.int64)
 
     def of(self, clients: Ints) -> Floats:
         """Give the terms [n S] that these clients have in the sums."""

@@ -62,7 +62,7 @@ class HiddenSums:
             found = [b[:-1] if round(b[-2]) >= max(1, self._least) else None for b in self._sums]
         count_sums(self._ledger, assignment, found)
         note_openings(
-            self._ledger, "metadata", found, members, assignment, np.ones(len(self._cohort), np.int64)
+            self._ledger, "metadata", found, members, assignment, np.zeros(len(self._cohort), np.int64)
         )
         return found
 
@@ -75,7 +75,7 @@ class HiddenSums:
         if total is not None:  # else its ciphertexts cancel each other
             blocks = self._blocks(total)
             kept = [b[:-1] if round(b[-1]) >= max(1, self._least) else None for b in blocks]
-            every = np.ones(len(self._cohort), np.int64)
+            every = np.zeros(len(self._cohort), np.int64)
             note_openings(self._ledger, type(phase).__name__, kept, clients, assignment, every)
         return phase.absorb(stacked(kept, terms.shape[1]))
 
@@ -93,9 +93,6 @@ class HiddenSums:
     def forget(self, clients: Ints, vanished: bool = False) -> None:
         """Drop the stored blocks; nobody's help is needed."""
         self._server.drop(clients)
-
-    def retire(self, clusters: Ints) -> None:
-        """Nothing: one sum holds all clusters."""
 
     def _seal(self, terms: Floats, assignment: Ints, senders: Ints | None = None) -> list[bytes]:
         hot = np.eye(self._clusters)[assignment]

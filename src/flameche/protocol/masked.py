@@ -8,8 +8,8 @@ Two ways, by the method's M-step:
   server's running sums equal those over all clients seen, which the paper calls hard to keep. A client that
   leaves is in one last session, where it takes its part out; the part of one that vanished stays.
 
-The guard (`guard.py`) decides which moves are let through; a client keeps the others back, whole, for a later
-round.
+The guard (`privacy/guard.py`) decides which moves are let through; a client keeps the others back, whole, for
+a later round.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 
 from flameche.crypto.masking import SecAgg
 from flameche.em.spherical import Centroids, Floats, Ints
+from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
 from flameche.protocol.given import Given
-from flameche.protocol.guard import LeakageGuard, Members
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import NOWHERE
@@ -44,9 +44,9 @@ class MaskedSums:
     ) -> None:
         self._cohort, self._codec, self._ledger = cohort, scheme.codec, ledger
         self._clusters, self._least, self._over = clusters, least, over
-        self._guard = LeakageGuard(len(cohort), clusters, least)
-        # Which version of its term each client has in the running sums, by the guard's count; 0 for none.
-        self._part: Members = np.zeros((len(cohort), clusters), np.uint32)
+        self._guard = Guard(len(cohort), least)
+        # Which version of its term each client has in the running sums, one more than its number; 0 for none.
+        self._part: Ints = np.zeros((len(cohort), clusters), np.int64)
         self._given = Given(cohort)
         self._leaving = np.zeros(len(cohort), bool)  # who waits for a last session
         self._sums: list[np.ndarray | None] = [None] * clusters  # integers, as the codec has them
@@ -60,9 +60,9 @@ class MaskedSums:
         terms = self._cohort.terms(MStep(centroids), clients, assignment, centroids)
         encoded = self._encoded(terms)
         if self._over == "participants":
-            self._guard.renew(clients, self._given.version(clients))
+            self._guard.version[clients] = self._given.version(clients)
             self._given.told(clients)
-            permits = np.array(self._guard.permits(clients, assignment))
+            permits = np.array([self._guard.admit(clients[assignment == k]) for k in range(self._clusters)])
             open_to = np.where(permits[assignment], assignment, NOWHERE)
             self._sums = self._by_cluster(encoded, clients, open_to)
             count_sums(self._ledger, assignment, self._sums)
@@ -103,10 +103,6 @@ class MaskedSums:
         if not vanished:
             self._leaving[clients] = self._part[clients].any(axis=1)
 
-    def retire(self, clusters: Ints) -> None:
-        """Compare their last sums with later ones no longer."""
-        self._guard.retire(clusters)
-
     def _encoded(self, terms: Floats) -> Ints:
         return np.stack([self._codec.encode(term) for term in terms])
 
@@ -122,10 +118,10 @@ class MaskedSums:
         """Sum what changes for these clients, and for those that leave, in one session."""
         count = len(clients)
         who = np.append(clients, np.flatnonzero(self._leaving))
-        wanted: Members = np.zeros((len(who), self._clusters), np.uint32)
-        wanted[np.arange(count), assignment] = self._given.version(clients)
+        wanted = np.zeros((len(who), self._clusters), np.int64)
+        wanted[np.arange(count), assignment] = 1 + self._given.version(clients)
         enough = len(who) >= max(2, self._least)  # for a session
-        after = self._allowed(who, wanted) if enough else self._part
+        after, guard = self._allowed(who, wanted) if enough else (self._part, self._guard)
         whole = self._part.copy()
         whole[who] = wanted
         different = (whole != after).sum(axis=0) > 0
@@ -142,33 +138,36 @@ class MaskedSums:
         if summed is None:
             return
         total = summed.reshape(self._clusters, -1)
-        self._part = after
+        self._part, self._guard = after, guard
         self._given.told(clients[moved[:count]])
         self._leaving[who[moved]] = False
-        self._guard.remember(after.T)
         held = (after > 0).sum(axis=0) > 0
         for k in np.flatnonzero(touched).tolist():
             so_far = self._sums[k]
             self._sums[k] = (total[k] if so_far is None else so_far + total[k]) if held[k] else None
             members = np.flatnonzero(after[:, k])
             if len(members):  # the changes and the sum so far give the sum over all these
-                self._ledger.opened(
-                    "metadata", members, total.shape[1], after[members, k].astype(np.int64) - 1
-                )
+                self._ledger.opened("metadata", members, total.shape[1], after[members, k] - 1)
 
-    def _allowed(self, clients: Ints, wanted: Members) -> Members:
-        """Give everybody's part after the moves that the guard lets through; a move is made whole or not."""
+    def _allowed(self, clients: Ints, wanted: Ints) -> tuple[Ints, Guard]:
+        """Give parts after the moves that the guard lets through, each whole or not; and the guard then."""
         moving = (wanted != self._part[clients]).any(axis=1)
         while True:
-            after = self._part.copy()
+            after, guard = self._part.copy(), self._guard.copy()
             after[clients[moving]] = wanted[moving]
-            if self._least <= 1 or not moving.any():
-                return after
-            allowed = self._guard.allowed(self._part.T, after.T)
-            held_back = moving & (wanted != self._part[clients])[:, ~allowed].any(axis=1)
-            if not held_back.any():
-                return after
-            moving &= ~held_back
+            refused = [
+                k for k in range(self._clusters) if not self._admits(guard, after[:, k], self._part[:, k])
+            ]
+            if not refused:
+                return after, guard
+            moving &= (wanted == self._part[clients])[:, refused].all(axis=1)
+
+    @staticmethod
+    def _admits(guard: Guard, after: Ints, before: Ints) -> bool:
+        """Ask whether a sum may go from terms `before` to terms `after` [C]."""
+        members = np.flatnonzero(after)
+        stays = len(members) == 0 or np.array_equal(after, before)
+        return stays or guard.admit(members, version=after[members] - 1)
 
     def _session(self, vectors: Ints, clients: Ints, label: str) -> Ints | None:
         """Sum vectors [n S] of exactly these clients [n]; None where that failed."""
@@ -182,7 +181,7 @@ class MaskedSums:
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        self._part = arrays["part"].astype(np.uint32)
+        self._part = arrays["part"].astype(np.int64)
         self._leaving = arrays.get("leaving", self._leaving).astype(bool)
         self._guard.restore(arrays)
         self._given.restore(arrays)

@@ -7,7 +7,7 @@ turns the K sums [K S] into the phase's result, wherever they may be opened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -26,19 +26,6 @@ class Phase(Protocol[Result]):
 
     def absorb(self, totals: Floats) -> Result:
         """Turn the sums of the K clusters [K S] into the result."""
-        ...
-
-
-@runtime_checkable
-class Personal(Protocol):
-    """A phase that is not the same for all clients."""
-
-    def of(self, clients: Ints) -> Self:
-        """Give it as clients [n] know it."""
-        ...
-
-    def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
-        """Compute each client's term."""
         ...
 
 

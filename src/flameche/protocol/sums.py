@@ -64,10 +64,6 @@ class Sums(Protocol):
         """Take these clients out of the sums; vanished: they cannot help with it."""
         ...
 
-    def retire(self, clusters: Ints) -> None:
-        """Note that these clusters will have no members any more."""
-        ...
-
     def state(self) -> Arrays:
         """Give what must survive a restart."""
         ...
@@ -95,7 +91,7 @@ class StoredSums:
         A new term takes the old one's place: adding the change to it would count as a second term.
         """
         changed = self._given.changed(clients)
-        self._guard.renew(clients, self._given.version(clients))
+        self._guard.version[clients] = self._given.version(clients)
         self._given.told(clients)
         if not self._cohort.imputes:
             new = changed | ~self._server.holds(clients)
@@ -144,11 +140,6 @@ class StoredSums:
         """Drop the stored terms; nobody's help is needed."""
         self._server.drop(clients)
 
-    def retire(self, clusters: Ints) -> None:
-        """Send their last sums no longer."""
-        self._server.retire(clusters)
-        self._sizes[clusters] = 0
-
     def state(self) -> Arrays:
         """Give the server's sealed terms and the guard's memory."""
         return {
@@ -189,11 +180,11 @@ def note_openings(
     assignment: Ints,
     version: NDArray[np.integer],
 ) -> None:
-    """Note in the ledger which of the K sums over clients [n] were opened; version [C], from 1 on."""
+    """Note in the ledger which of the K sums over clients [n] were opened; version [C] of their terms."""
     for k, total in enumerate(opened):
         members = clients[assignment == k]
         if total is not None and len(members):
-            ledger.opened(what, members, len(total), version[members].astype(np.int64) - 1)
+            ledger.opened(what, members, len(total), version[members].astype(np.int64))
 
 
 def stacked(totals: list[Floats | None], length: int = 0) -> Floats:

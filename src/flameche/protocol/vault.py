@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Adder
 from flameche.em.spherical import Ints
-from flameche.protocol.guard import LeakageGuard
+from flameche.privacy.guard import Guard
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.server import AdditiveServer
 
@@ -24,7 +24,7 @@ class Vault:
 
     def __init__(self, adder: Adder, clients: int, clusters: int, least: int, ledger: Ledger) -> None:
         self._server = AdditiveServer(adder, ledger, clusters)
-        self.guard = LeakageGuard(clients, clusters, least)
+        self.guard = Guard(clients, least)
 
     @property
     def cancelled(self) -> set[int]:
@@ -49,19 +49,16 @@ class Vault:
         A sum in `cancelled` is not there to be released, so the guard does not hear of it.
         """
         sums = self._server.sums_of_stored(members, assignment)
-        formed = ~np.isin(assignment, list(self.cancelled))
-        permits = self.guard.permits(members[formed], assignment[formed])
-        return [total if good else None for total, good in zip(sums, permits, strict=True)]
+        return [
+            None if total is None or not self.guard.admit(members[assignment == k]) else total
+            for k, total in enumerate(sums)
+        ]
 
     def once(self, terms: Sequence[bytes], assignment: Ints) -> list[bytes | None]:
         """Add terms [n] that are not kept, by cluster [n]; sums of too few stay here."""
         sums = self._server.sums(terms, assignment)
         size = np.bincount(assignment, minlength=len(sums))
         return [t if count >= self.guard.least else None for t, count in zip(sums, size, strict=True)]
-
-    def retire(self, clusters: Ints) -> None:
-        """Note that these clusters' sums will never be asked for again."""
-        self.guard.retire(clusters)
 
     def state(self) -> Arrays:
         """Give the sealed terms and the guard's memory, for a checkpoint."""

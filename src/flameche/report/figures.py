@@ -303,8 +303,8 @@ def _over_rounds(series: Series, what: Literal["accuracy", "ari"]) -> tuple[NDAr
 
 
 def _dash(one: Series, taken: list[str]) -> str:
-    """Dashes that no other line of the method has, while some are left; robust mode's are the same always."""
-    dashed = one.first.method == "oracle" or "robust mode" in one.name
+    """Dashes that no other line of the method has, while some are left; the former default has its own."""
+    dashed = one.first.method == "oracle" or "former default" in one.name
     order = DASHES[1:] + DASHES[:1] if dashed else (DASHES[0], *DASHES[2:], DASHES[1])
     free = [dash for dash in order if dash not in taken]
     taken.append(free[0] if free else order[len(taken) % len(order)])

@@ -98,7 +98,9 @@ def _at(values: Sequence[float | None], place: int) -> float:
 
 
 def _command(planned: Planned) -> str:
-    """Say what plays it again but for the seed; the overrides are those of the line."""
+    """Say what plays it again but for the seed, with the overrides of the line; nothing, if it is gone."""
+    if planned.gone:
+        return ""
     words = " ".join(f"--set {word}" for word in planned.overrides)
     do = "run" if planned.training else "cluster"
     return f"flameche {do} experiments/{planned.dataset}.toml {words}"

@@ -41,8 +41,8 @@ def method_of(text: str) -> str | None:
 
 
 def dot(method: str, name: str = "") -> str:
-    """A method's colour; robust mode is hollow, as its lines are dashed."""
-    hollow = " hollow" if "robust mode" in name else ""
+    """A method's colour; the former default mode is hollow, as its lines are dashed."""
+    hollow = " hollow" if "former default" in name else ""
     return f'<i class="dot{hollow}" style="--c:{method_colour(method)}"></i>'
 
 

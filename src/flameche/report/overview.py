@@ -130,7 +130,7 @@ class Matrix:
 
         def compared(name: str) -> tuple[int, int, bool]:
             places = len(self.gap(name, "fedavg")) + len(self.gap(name, "oracle"))
-            return places, len(self.rows[name]), "robust" in name
+            return places, len(self.rows[name]), not any(mode in name for mode in ("paper", "former"))
 
         return max(rows, key=compared, default=None)
 

@@ -1,4 +1,4 @@
-"""Draws how the number of clusters was chosen: what held-out clients say of mergers, and other criteria."""
+"""Draws how the number of clusters was chosen: how far apart clusters are, and other criteria."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flameche.em.selection import AGREED
 from flameche.errors import BadInput
 from flameche.report.canvas import CLUSTER_COLOURS, INK, METHOD_COLOURS, WIDTH, styled, to_pdf, to_svg
 
 OTHERS = (
     ("dbi", "DBI, lower is better"),
     ("ch", "CH, higher is better"),
-    ("silhouette", "silhouette, higher"),
 )
 
 
@@ -39,37 +37,41 @@ def write_selection(found: dict[str, Any], stem: Path) -> Path:
 
 @styled
 def selection_figure(found: dict[str, Any]) -> Figure:
-    """Show, above, how far held-out clients agree that K clusters must not become K - 1; below, the rest."""
+    """Show, above, how far apart the halves are of which the K-th cluster is one; below, the rest.
+
+    In standard deviations from what one Gaussian cloud would give, over what it takes to be two clusters.
+    """
     rows = found["candidates"]
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
-    grid = figure.add_gridspec(2, 3, height_ratios=(1.5, 1))
+    grid = figure.add_gridspec(2, len(OTHERS), height_ratios=(1.5, 1))
     axes = figure.add_subplot(grid[0, :])
-    judged = [row for row in rows if row["agreement"] is not None]
+    judged = [row for row in rows if row["sureness"] is not None]
+    levels = [row["sureness"] / row["needed"] for row in judged]
     colour = METHOD_COLOURS["flameche"]
     axes.bar(
         [row["k"] for row in judged],
-        [row["agreement"] for row in judged],
+        levels,
         width=0.62,
         color=[colour if row["kept"] else "#b9b9b9" for row in judged],
     )
-    axes.axhline(AGREED, color=INK, linewidth=0.8, linestyle=":")
+    axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     axes.axhline(0, color=INK, linewidth=0.7)
-    for row in judged:
-        up = row["agreement"] >= 0
+    for row, level in zip(judged, levels, strict=True):
+        up = level >= 0
         axes.annotate(
             f"{row['sureness']:.1f}",
-            (row["k"], row["agreement"]),
+            (row["k"], level),
             textcoords="offset points",
             xytext=(0, 3 if up else -3),
             ha="center",
             va="bottom" if up else "top",
             fontsize=8,
         )
-    axes.set_ylim(-1.25, 1.25)
+    axes.set_ylim(min(0.0, *levels, 0.0) - 0.5, max(1.0, *levels, 1.0) + 0.5)
     axes.set_xlim(0.4, max(row["k"] for row in rows) + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("K")
-    axes.set_ylabel("held-out clients against K - 1")
+    axes.set_ylabel("how far apart; 1: two clusters")
     axes.set_title(
         f"{found['dataset']} {found['setting']}, seed {found['seed']}: K = {found['k']}",
         fontsize=9.8,

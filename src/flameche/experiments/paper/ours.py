@@ -134,7 +134,7 @@ def _member(kind: str, *changes: Change) -> dict[str, Row]:
 
 
 RECIPES = {  # what the paper leaves open of the training itself
-    **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust")},
+    **{kind: MAIN[kind] for kind in ("oracle", "fedavg", "flameche-robust", "flameche")},
     "oracle-augment": _row("oracle", SHIFTS, settings=CSL, datasets=CIFAR + PATH),
     "oracle-whole": _row("oracle", WHOLE, settings=CSL, datasets=PATH),
     "oracle-augment-whole": _row("oracle", MOVED, datasets=CIFAR),
@@ -210,6 +210,9 @@ MISSING_READINGS = _below(
         "flameche-robust-held": _lacking("flameche-robust", HELD, seeds=None),
         "flameche-robust-moved": _lacking_moved("flameche-robust"),
         "flameche-robust-each": _lacking_moved("flameche-robust", who=EACH),
+        "flameche-held": _lacking("flameche", HELD, seeds=None),
+        "flameche-moved": _lacking_moved("flameche"),
+        "flameche-each": _lacking_moved("flameche", who=EACH),
     },
 )
 

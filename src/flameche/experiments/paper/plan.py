@@ -14,6 +14,8 @@ from flameche.experiments.paper.sets import SETS, SETTINGS, description
 from flameche.experiments.store import run_path
 from flameche.experiments.wording import did_you_mean
 
+FORMER = "method.mode=robust"  # the default mode before `sketch`; it is gone, its stored runs are shown
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -46,6 +48,11 @@ class Planned:
         """Name it in a line of progress."""
         return f"{self.dataset} {self.setting} · {self.row} · seed {self.seed}"
 
+    @property
+    def gone(self) -> bool:
+        """Tell whether it is of a mode that is gone: it may be stored, but cannot be played."""
+        return FORMER in self.overrides
+
     def folder(self, runs: Path) -> Path:
         """Tell where its run folder lies."""
         return run_path(runs, self.experiment.name, self.hash, self.seed)
@@ -53,8 +60,9 @@ class Planned:
 
 @lru_cache(maxsize=10_000)
 def _parsed(dataset: str, overrides: tuple[str, ...]) -> tuple[Experiment, str]:
-    experiment = parse_experiment(description(dataset), overrides, source=dataset)
-    return experiment, config_hash(experiment)
+    words = ["method.mode=sketch" if word == FORMER else word for word in overrides]
+    experiment = parse_experiment(description(dataset), words, source=dataset)
+    return experiment, config_hash(experiment, FORMER.rpartition("=")[2] if FORMER in overrides else None)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,6 @@ def _cells() -> dict[tuple[str, str, str, str, str], Printed]:
 
 
 def printed(table: str, dataset: str, setting: str, row: str, measure: str) -> Printed | None:
-    """Find a cell of the paper; its one FLAMECHE stands beside both of our modes."""
+    """Find a cell of the paper; its one FLAMECHE stands beside each of our modes."""
     own = _cells().get((table, dataset, setting, row, measure))
     return own or _cells().get((table, dataset, setting, row.partition("-")[0], measure))

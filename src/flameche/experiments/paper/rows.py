@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flameche.experiments.paper.plan import Row
+from flameche.experiments.paper.plan import FORMER, Row
 
 TITLES = {
     "oracle": "Oracle",
@@ -14,6 +14,7 @@ TITLES = {
     "kfed": "K-Fed (m)",
     "pacfl": "PACFL (m)",
 }
+FORMER_TITLE = "FLAMECHE, former default mode, since removed (m)"
 KS = range(2, 9)
 
 
@@ -22,11 +23,13 @@ def _method(kind: str, *more: str) -> tuple[str, ...]:
 
 
 PAPER_MODE = _method("flameche", "method.mode=paper")
-ROBUST_MODE = _method("flameche", "method.mode=robust")
+FORMER_MODE = _method("flameche", FORMER)
+DEFAULT_MODE = _method("flameche", "method.mode=sketch")
 MAIN = {
     **{kind: Row(title, _method(kind)) for kind, title in TITLES.items()},
     "flameche-paper": Row("FLAMECHE, paper mode (m)", PAPER_MODE),
-    "flameche-robust": Row("FLAMECHE, robust mode (m)", ROBUST_MODE),
+    "flameche-robust": Row(FORMER_TITLE, FORMER_MODE),
+    "flameche": Row("FLAMECHE (m)", DEFAULT_MODE),
 }
 LACKING = ("data.label_skew=false", "data.missing_labels=1")
 MISSING = {
@@ -36,7 +39,8 @@ MISSING = {
         if kind not in ("oracle", "fedavg")
     },
     "flameche-paper": Row("FLAMECHE, paper mode (m)", (*PAPER_MODE, "method.missing=impute", *LACKING)),
-    "flameche-robust": Row("FLAMECHE, robust mode (m)", (*ROBUST_MODE, *LACKING)),
+    "flameche-robust": Row(FORMER_TITLE, (*FORMER_MODE, *LACKING)),
+    "flameche": Row("FLAMECHE (m)", (*DEFAULT_MODE, *LACKING)),
 }
 EXTRACTORS = {
     "random-gaussian": "Gaussian",

@@ -25,7 +25,7 @@ LEADS = {
     "ckks": "Mean ± sd over three settings and the seeds; the leakage guard is off. BFV's sums are exact.",
     "recluster": "Mean ± sd over the seeds.",
     "missing": "Concept shift on features without label skew; every client lacks one label, drawn at random. "
-    "FLAMECHE's paper mode imputes, as the paper says; robust mode sums what is there.",
+    "FLAMECHE's paper mode imputes, as the paper says; the other modes sum what is there.",
     "missing-readings": "As in `missing`, but all clients of a group lack the same label, and are not tested "
     "on it, unless a row says otherwise; in seed 0, or over five seeds. Rows without pooling: in bfloat16.",
     "readings": "Each method as in the main tables, and below it otherwise: with short batches too; what its "

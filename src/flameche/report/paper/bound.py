@@ -1,4 +1,4 @@
-"""FLAMECHE's robust mode beside Oracle, which knows the groups: the last round, and the last ones.
+"""FLAMECHE's default mode, and the one before it, beside Oracle, which knows the groups: the last rounds.
 
 With one seed there is no spread over seeds, but accuracies go up and down from round to round; that spread is
 told, and a mean over these rounds says what a last round that happens to be low does not.
@@ -14,30 +14,43 @@ from flameche.report.paper.cells import ORACLE, Sheet, cell, known, percent, riv
 from flameche.report.tables import mean_cell
 
 LATE = 20  # rounds, of a hundred; a fifth of fewer
-OURS = "flameche-robust"
-TITLE = "FLAMECHE's robust mode beside Oracle (± over seeds; in the last 20 rounds over rounds and seeds)"
+TITLES = {  # by row of the table
+    "flameche": "FLAMECHE",
+    "flameche-robust": "FLAMECHE's former default mode",
+}
+ABOUT = "beside Oracle (± over seeds; in the last 20 rounds over rounds and seeds)"
 COLUMNS = (
     Column("Set", "set"),
     Column("Oracle", "oracle", numeric=True, spread=True),
-    Column("robust mode", "robust", numeric=True, spread=True),
+    Column("FLAMECHE", "ours", numeric=True, spread=True),
     Column("place among the methods run", "place", numeric=True),
     Column("Oracle, last rounds", "oracle_late", numeric=True, spread=True),
-    Column("robust mode, last rounds", "robust_late", numeric=True, spread=True),
+    Column("FLAMECHE, last rounds", "ours_late", numeric=True, spread=True),
     Column("first of all, or within one sd of Oracle", "verdict"),
 )
 
 
-def beside_oracle(sheet: Sheet) -> Table | None:
-    """Compare wherever both were run: sd over seeds, over the last rounds of all seeds, and the verdict."""
+def tables(sheet: Sheet) -> list[tuple[str, Table]]:
+    """Compare each of the two modes with Oracle, and name the table."""
+    made = ((title, beside_oracle(sheet, row)) for row, title in TITLES.items())
+    return [(f"{title} {ABOUT}", table) for title, table in made if table is not None]
+
+
+def beside_oracle(sheet: Sheet, row: str) -> Table | None:
+    """Compare wherever both were run: sd over seeds, over the last rounds of all seeds, and the verdict.
+
+    The other of the two modes is no rival.
+    """
     rows = []
+    methods = [name for name in sheet.rows if name == row or name not in (ORACLE, *TITLES)]
     for dataset in sheet.datasets:
         for setting in sheet.settings:
-            ours, bound = sheet.get(dataset, OURS, setting), sheet.get(dataset, ORACLE, setting)
+            ours, bound = sheet.get(dataset, row, setting), sheet.get(dataset, ORACLE, setting)
             if not ours or not bound:
                 continue
             single = sheet.single(dataset)
-            means = rivals(sheet, dataset, setting)
-            place, of = 1 + sum(value > means[OURS] for value in means.values()), len(means)
+            means = {name: at for name, at in rivals(sheet, dataset, setting).items() if name in methods}
+            place, of = 1 + sum(value > means[row] for value in means.values()), len(means)
             rows.append(
                 (
                     Cell(sheet.column(dataset, setting)),
@@ -46,7 +59,7 @@ def beside_oracle(sheet: Sheet) -> Table | None:
                     Cell(f"{place} of {of}", place),
                     mean_cell(late(bound), 2),
                     mean_cell(late(ours), 2),
-                    Cell(verdict(place == 1 and of == len(sheet.rows) - 1, ours, bound)),
+                    Cell(verdict(place == 1 and of == len(methods), ours, bound)),
                 )
             )
     return Table(COLUMNS, tuple(rows)) if rows else None

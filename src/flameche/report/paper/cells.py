@@ -58,7 +58,11 @@ class Sheet:
     @property
     def counted(self) -> tuple[int, int]:
         """How many runs are there, and how many are wanted."""
-        there = {(run.hash, run.seed): line is not None for run, line in self._each_once()}
+        there = {
+            (run.hash, run.seed): line is not None
+            for run, line in self._each_once()
+            if line is not None or not run.gone
+        }
         return sum(there.values()), len(there)
 
     def _each_once(self) -> Iterable[tuple[Planned, Line | None]]:

@@ -29,6 +29,8 @@ from flameche.report.paper.cells import Sheet, ari, cell, dbi, mean, percent
 from flameche.report.paper.drawn import Drawn, sentences
 from flameche.report.paper.grids import grid, in_full
 
+DASHES = {"flameche-robust": "--", "flameche": "-."}  # paper mode has a line
+
 
 def draw_curves(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
     """Accuracy per round, the mean of the seeds."""
@@ -66,7 +68,7 @@ def curves_figure(sheet: Sheet) -> Figure | None:
         rounds = min(len(curve) for curve in curves)
         values = 100 * np.array([curve[:rounds] for curve in curves], np.float64)
         x = np.arange(1, rounds + 1)
-        colour, robust = method_colour(row.partition("-")[0]), row == "flameche-robust"
+        colour, dash = method_colour(row.partition("-")[0]), DASHES.get(row, "-")
         if len(values) > 1:
             axes.fill_between(
                 x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0
@@ -74,7 +76,7 @@ def curves_figure(sheet: Sheet) -> Figure | None:
         (line,) = axes.plot(
             x,
             values.mean(axis=0),
-            "--" if robust else "-",
+            dash,
             color=colour,
             linewidth=1.6,
             label=sheet.title(row),

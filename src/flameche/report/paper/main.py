@@ -58,12 +58,11 @@ def draw_pooled(entry: Entry, choice: Choice, stored: Stored) -> Drawn:
             cells.append(paper_cell("accuracy", dataset, "all", row, "accuracy"))
         rows.append(tuple(cells))
     missing = r"\*: not all settings were run, so that it is not to be compared." if partial else ""
-    against = bound.beside_oracle(sheet)
     return Drawn(
         entry.name,
         entry.title,
         sentences([sheet.scale(), POOLED, sheet.sizes(True), missing, sheet.made(), *sheet.notes()]),
-        [("", Table(tuple(columns), tuple(rows))), *([(bound.TITLE, against)] if against else [])],
+        [("", Table(tuple(columns), tuple(rows))), *bound.tables(sheet)],
         in_full(sheet, "", ("accuracy",)),
         remarks=remarks_on(compare(sheet, ("accuracy",), pooled=True), read_remarks(stored)),
         runs=sheet.counted,

@@ -15,7 +15,7 @@ from flameche.report.paper.cells import NOT_RUN, ONE_SEED, Sheet, ari, mean, per
 from flameche.report.paper.comparing import compare
 from flameche.report.tables import seed_span
 
-SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE robust"}
+SHORT = {"flameche-paper": "FLAMECHE paper", "flameche-robust": "FLAMECHE, former default"}
 
 
 def methods_block(stored: Stored) -> str:
