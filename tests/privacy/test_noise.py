@@ -229,7 +229,6 @@ def test_privacy_is_read_back_from_a_runs_config(tmp_path):
         ({"method": {"kind": "fedavg"}}, 'method.kind = "fedavg" adds no noise'),
         ({"method": {"kind": "flameche-soft"}}, "adds no noise"),
         ({"method": {"mode": "paper"}}, 'with mode = "paper" adds no noise'),
-        ({"method": {"mode": "robust"}}, 'with mode = "robust" adds no noise'),
         ({"metadata": {"kind": "label-counts"}}, 'not "label-counts"'),
         ({"privacy": {"delta": 1e-6}}, "privacy.delta needs privacy.epsilon"),
         ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon"),
