@@ -112,15 +112,18 @@ class Ledger:
         version [n]: which of their terms is in it, by numbers that grow from `FIRST`. The same sum is noted
         once; of very many, none is noted any more.
         """
+        later = np.flatnonzero(version > FIRST)
+        changed = tuple(zip(clients[later].tolist(), (version[later] - FIRST).tolist(), strict=True))
+        self.note(Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed))
+
+    def note(self, opening: Opening) -> None:
+        """Note a sum that was opened, here or on the nodes of a network."""
         if self._named >= MOST_NAMED:
             self.unnoted += 1
             return
-        later = np.flatnonzero(version > FIRST)
-        changed = tuple(zip(clients[later].tolist(), (version[later] - FIRST).tolist(), strict=True))
-        opening = Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed)
-        if (key := (what, opening.clients, changed)) not in self._noted:
+        if (key := (opening.what, opening.clients, opening.changed)) not in self._noted:
             self._noted.add(key)
-            self._named += len(clients)
+            self._named += len(opening.clients)
             self.openings.append(opening)
 
     def sum_cancelled(self) -> None:
