@@ -10,18 +10,27 @@ themselves are in tests/attacks.py, and small ones of each kind are played by th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from flameche.em import leaves as splitting
+from flameche.em import sketch as sketching
+from flameche.em.sketch import RIDGE
 from flameche.em.spherical import statistics
 from flameche.experiments.build import build
 from flameche.experiments.config import parse_experiment
+from flameche.experiments.extraction import Extraction
 from flameche.experiments.leakage import audited
 from flameche.experiments.provenance import provenance
 from flameche.experiments.stored import Lines
+from flameche.metadata.extractors import ClientSamples
 from flameche.simulation.engine import simulate
-from tests.attacks import Values
+from tests.attacks import Rotation, Shadow, Values, auc, in_span, nearest
 
 LINES, TABLE = Lines(Path("results/attacks.jsonl")), Path("results/attacks.md")
 WITHIN = 1e-3  # by which a solved number may miss: a sum's rounding, a few times
@@ -92,8 +101,274 @@ def sums(case: str, scheme: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+GROUPS, ENOUGH, MOST_SHADOW = 4, 1000, 4000  # images beside a federation's, of each group; to learn from
+
+
+def membership(case: str, how: str, seed: int) -> dict[str, Any]:
+    """Tell members' images from others by all that a session opens; case "mnist 100", how: samples a class.
+
+    Some clients of each group never take part: half of their images are those that are no members, from
+    the other half and from test images the attacker learns what images look like.
+    """
+    name, _, many = case.partition(" ")
+    clients, each = int(many), int(how)
+    groups = 2 if clients < 12 else GROUPS
+    images = {"mnist": 5400, "digits": 130}[name]  # of a class
+    apart = min(2 * -(-ENOUGH // (10 * each)), (images // each - clients) // groups) // 2 * 2
+    size = clients // groups
+    own = parse_experiment(
+        {
+            "name": "attacks", "rounds": 1, "participation": 1.0,
+            "data": {"dataset": name, "clients": clients + groups * apart, "groups": groups,
+                     "per_label": each},
+            "method": {"clusters": groups}, "scheme": {"kind": "plain", "min_cluster": 3},
+        }
+    )  # fmt: skip
+    setup = build(own, seed, device="cpu", training=False)
+    federation, log = setup.federation, Values()
+    place = np.arange(federation.clients) % (size + apart)
+    outside = np.flatnonzero(place >= size)
+    setup.method.leave(outside)
+    log.listen(setup.method)
+    setup.method.round(1, np.flatnonzero(place < size))
+    extraction = Extraction(own, federation.shape, federation.classes, seed, "cpu")
+    rng = np.random.default_rng(seed)
+    found: dict[str, list[np.ndarray]] = defaultdict(list)
+    matrix = log.sketches[0].matrix
+    moments = unfolded(next(value for what, _, value in log.sums if what.startswith("second")), matrix)
+    means = [(members, value) for what, members, value in log.sums if what == "means"]
+    inside = np.array(sorted({i for members, _ in means for i, _ in members}))
+    phi = setup.method.cohort.phi
+    for g in range(groups):
+        some = federation.test.of(g)
+        pick = rng.permutation(len(some[1]))[:MOST_SHADOW]
+        here = [i for i in np.flatnonzero(federation.group == g).tolist() if place[i] < size]
+        others = [i for i in outside.tolist() if federation.group[i] == g]
+        test = features_of(extraction, some[0][pick], some[1][pick], federation.classes)
+        images_of = {
+            i: features_of(extraction, *federation.train.of(i), federation.classes) for i in here + others
+        }
+        for b in range(federation.classes):
+            learnt = [test[b], *(images_of[i][b] for i in others[: apart // 2])]
+            shadow = Shadow(np.concatenate(learnt))
+            strangers = np.concatenate([images_of[i][b] for i in others[apart // 2 :]])
+            known = [i for i in here if i in inside]
+            members = np.concatenate([images_of[i][b] for i in known])
+            everyone = np.concatenate([images_of[i][b] for i in here])
+            mine = [(who, value) for who, value in means if {i for i, _ in who} & set(known)]
+            who, value = max(mine, key=lambda one: len({i for i, _ in one[0]} & set(known)) / len(one[0]))
+            block, rest = split_mean(value, b, phi.shape), [v for w, v in means if not {*w} & {*who}]
+            reference = np.zeros(len(block))
+            if rest:
+                both = np.mean([split_mean(v, b, phi.shape) for v in rest], axis=0)
+                reference = both - (both @ shadow.direction) * shadow.direction
+            scatter, whole = scatter_of(moments, matrix, b, log.sketches[0].mean[b], len(inside))
+            count = len(who) * each
+            for where, images in (("in", members), ("any", everyone), ("out", strangers)):
+                found[f"means/{where}"].append(shadow.in_mean(images, block, count, 0.0))
+                found[f"means, differences/{where}"].append(shadow.in_mean(images, block, count, reference))
+                found[f"second moments/{where}"].append(shadow.in_moments(images, matrix[b], scatter))
+                found[f"span/{where}"].append(in_span(images, matrix[b], whole))
+            for i in known[:5]:  # what a client's own metadata would tell
+                found["own/in"].append(shadow.in_mean(images_of[i][b], phi[i, b], each, 0.0))
+                found["own/out"].append(shadow.in_mean(strangers, phi[i, b], each, 0.0))
+    every = {key: np.concatenate(parts) for key, parts in found.items()}
+    words = sorted({key.partition("/")[0] for key in every})
+    return {
+        "session": len(inside),
+        "smallest": min(len(who) for who, _ in means),
+        "strangers": len(every["means/out"]),
+        "in_session": {w: round(auc(every[f"{w}/in"], every[f"{w}/out"]), 4) for w in words},
+        "of_any_client": {
+            w: round(auc(every[f"{w}/any"], every[f"{w}/out"]), 4) for w in words if w != "own"
+        },
+    }
+
+
+def features_of(extraction: Extraction, x: Any, y: Any, classes: int) -> list[np.ndarray]:
+    """Give the features of images, class by class."""
+    alone = extraction(ClientSamples(x, y, np.arange(len(y) + 1), classes))
+    return [alone.phi[y == b, b] for b in range(classes)]
+
+
+def split_mean(value: np.ndarray, b: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Read the mean of one block off a sum of metadata."""
+    _, blocks, features = shape
+    mean: np.ndarray = value[b * features : (b + 1) * features] / value[blocks * features + b]
+    return mean
+
+
+def unfolded(total: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Turn the upper triangle of second moments into [B r+1 B r+1]."""
+    blocks, _, width = matrix.shape
+    rows, columns = np.triu_indices(blocks * (width + 1))
+    full = np.zeros((blocks * (width + 1),) * 2)
+    full[rows, columns] = full[columns, rows] = total
+    return full.reshape(blocks, width + 1, blocks, width + 1)
+
+
+def scatter_of(
+    moments: np.ndarray, matrix: np.ndarray, b: int, mean: np.ndarray, clients: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Give one block's second moments about the mean, and about zero, of all clients with equal weights."""
+    own = moments[b, :-1, b, :-1] / (moments[b, -1, b, -1] / clients)
+    return own - clients * np.outer(mean, mean), own
+
+
+SURE, STARTS = 0.99, 300  # a cosine from which a client counts as recovered
+TOGETHER = {6: 10, 8: 10, 12: 6, 20: 2}  # starts by clients: a start takes seconds
+
+
+def second_moments(case: str, how: str, seed: int) -> dict[str, Any]:
+    """Recover clients from the sum of second moments and from all else that a session opens.
+
+    case: clients; how: "shipped", or "no projection" as a control that must succeed.
+    """
+    clients, full = int(case), how == "no projection"
+    own = parse_experiment(
+        {
+            "name": "attacks", "rounds": 1, "participation": 1.0,
+            "data": {"dataset": "digits", "clients": clients, "groups": 2, "per_label": 5},
+            "method": {"clusters": 2}, "scheme": {"kind": "plain", "min_cluster": 3},
+        }
+    )  # fmt: skip
+    setup, log = build(own, seed, device="cpu", training=False), Values()
+    log.listen(setup.method)
+    cuts = []  # how leaves are looked at follows from opened sums
+    with patched(
+        sketching, "width_for", (lambda blocks, features: features) if full else sketching.width_for
+    ):
+        terms = splitting.histogram_terms
+
+        def seen(cut: Any, y: Any, leaf: Any) -> Any:
+            cuts.append(cut)
+            return terms(cut, y, leaf)
+
+        with patched(splitting, "histogram_terms", seen):
+            setup.method.round(1, np.arange(clients))
+    sketch, cohort = log.sketches[0], setup.method.cohort
+    matrix, weight = sketch.matrix, cohort.weight[0, 0]
+    moments = unfolded(log.sums[0][2], matrix) / weight
+    attack = Rotation(moments, matrix, clients, full)
+    blocks = np.einsum("cbf,bfr->cbr", cohort.phi, matrix).reshape(clients, -1)
+    truth = blocks - blocks.mean(axis=0)
+    sums, leaves = known_sums(log, sketch, weight, cuts)
+    rng = np.random.default_rng(seed)
+    starts = TOGETHER[clients]
+    guessed = np.concatenate([attack.vectors(q) for q in attack.guesses(rng, 2)])
+    alone = attack.alone(rng, STARTS)
+    found = {
+        "guess": guessed,
+        "lengths": alone,
+        "lengths, all at once": attack.together(rng, starts)[0],
+        "sums": attack.together(rng, 1, sums, lengths=False)[0],
+        "sums, lengths": attack.together(rng, starts, sums)[0],
+        "sums, lengths, histograms": attack.together(rng, starts, sums, leaves)[0],
+    }
+    best = {name: nearest(vectors, truth) for name, vectors in found.items()}
+    return {
+        "width": matrix.shape[2],
+        "of": matrix.shape[1],
+        "recovered": {name: round(float((near > SURE).mean()), 4) for name, near in best.items()},
+        "cosine": {name: round(float(near.mean()), 4) for name, near in best.items()},
+    }
+
+
+def known_sums(log: Values, sketch: Any, weight: float, cuts: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Write what else a session opened as sums and histograms of projected blocks."""
+    blocks, features, width = sketch.matrix.shape
+    every = np.eye(blocks * width)
+    axes = sketch.axes.reshape(blocks * width, -1).T  # a sketch, where all classes are there
+    gram = axes @ axes.T
+    to_sketch = np.linalg.solve(blocks * gram / blocks + RIDGE * np.eye(len(gram)), axes) * (1 + RIDGE)
+    shift = to_sketch @ sketch.mean.ravel()
+    sums, leaves = [], []
+    hists = [(members, value) for what, members, value in log.sums if what.startswith("histograms")]
+    for what, who, value in log.sums:
+        members = np.array([i for i, _ in who])
+        if what == "means":
+            phi = value[: blocks * features].reshape(blocks, features) / weight
+            sums.append((members, every, np.einsum("bf,bfr->br", phi, sketch.matrix).ravel()))
+        elif what.startswith("sketches") and len(value) == len(axes):
+            sums.append((members, to_sketch, value + len(members) * shift))
+    for cut in cuts:
+        for r in range(len(cut.centre)):
+            if not hists:
+                break
+            who, value = hists.pop(0)
+            along, at = cut.axes[r] @ to_sketch, cut.axes[r] @ (cut.centre[r] + shift)
+            counts = np.rint(value.reshape(len(cut.axes[r]), -1)[:, : cut.bins[r]]).astype(int)
+            inner = np.linspace(-splitting.RANGE, splitting.RANGE, cut.bins[r] + 1)
+            inner[[0, -1]] = -10.0, 10.0
+            edges = inner * np.maximum(cut.width[r], 1e-12)[:, None] + at[:, None]
+            leaves.append((np.array([i for i, _ in who]), along, edges, counts))
+    return sums, leaves
+
+
+@contextmanager
+def patched(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something in place of a module's function for a while."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def cluster_means(case: str, how: str, seed: int) -> dict[str, Any]:
+    """Compare each opened mean with its nearest client, and with the nearest of as many that are not in it.
+
+    Cosines of metadata without the federation's mean. Half of each group hold a session.
+    """
+    name, _, many = case.partition(" ")
+    size = int(many) // 2
+    own = parse_experiment(
+        {
+            "name": "attacks", "rounds": 1, "participation": 1.0,
+            "data": {"dataset": name, "clients": 4 * size, "groups": 2, "per_label": int(how)},
+            "method": {"clusters": 2}, "scheme": {"kind": "plain", "min_cluster": 3},
+        }
+    )  # fmt: skip
+    setup, log = build(own, seed, device="cpu", training=False), Values()
+    place = np.arange(4 * size) % (2 * size)
+    setup.method.leave(np.flatnonzero(place >= size))
+    log.listen(setup.method)
+    setup.method.round(1, np.flatnonzero(place < size))
+    phi, group = setup.method.cohort.phi, setup.federation.group
+    centred = (phi - phi[place < size].mean(axis=0)).reshape(len(phi), -1)
+    inside, outside = [], []
+    for _, who, value in (one for one in log.sums if one[0] == "means"):
+        members = np.array([i for i, _ in who])
+        blocks = np.stack([split_mean(value, b, phi.shape) for b in range(phi.shape[1])])
+        mean = blocks.ravel() - phi[place < size].mean(axis=0).ravel()
+        others = np.flatnonzero((group == np.bincount(group[members]).argmax()) & (place >= size))
+        inside.append(nearest(mean[None], centred[members]).max())
+        outside.append(nearest(mean[None], centred[others[: len(members)]]).max())
+    return {
+        "smallest": min(len(who) for what, who, _ in log.sums if what == "means"),
+        "nearest": round(float(np.mean(inside)), 4),
+        "guess": round(float(np.mean(outside)), 4),
+    }
+
+
 PARTS: dict[str, tuple[Callable[[str, str, int], dict[str, Any]], list[tuple[str, str]]]] = {
     "sums": (sums, [(case, scheme) for case in (*LIVES, *CONTROLS) for scheme in ("bfv", "secagg")]),
+    "moments": (
+        second_moments,
+        [(str(n), how) for n in (6, 8, 12, 20) for how in ("shipped", "no projection")],
+    ),
+    "means": (
+        cluster_means,
+        [("digits 6", "5"), ("digits 8", "5"), ("digits 12", "5")]
+        + [(f"mnist {n}", "5") for n in (6, 8, 12, 20)]
+        + [(f"mnist {n}", "50") for n in (6, 8, 12, 20)],
+    ),
+    "membership": (
+        membership,
+        [(f"mnist {n}", each) for n in (8, 20, 100) for each in ("50", "5", "1")]
+        + [(f"digits {n}", each) for n in (8, 20) for each in ("5", "1")],
+    ),
 }
 
 
