@@ -112,7 +112,7 @@ def membership(case: str, how: str, seed: int) -> dict[str, Any]:
     """
     name, _, many = case.partition(" ")
     clients, each = int(many), int(how)
-    groups = 2 if clients < 12 else GROUPS
+    groups = 2 if clients < 12 or name == "digits" else GROUPS
     images = {"mnist": 5400, "digits": 130}[name]  # of a class
     apart = min(2 * -(-ENOUGH // (10 * each)), (images // each - clients) // groups) // 2 * 2
     size = clients // groups
@@ -387,6 +387,112 @@ def play(parts: Sequence[str], seeds: Sequence[int]) -> None:
                     print(part, case, how, seed, found, flush=True)
 
 
+INTRODUCTION = """\
+# Attacks on what is opened
+
+Means over seeds. Made by `python -m experiments.attacks_table play`, then `table`; the attacks are in
+`tests/attacks.py`.
+"""
+SUMS = """\
+## Solving sums
+
+A log of the values that were opened and of who was in each sum, written down apart from guard and audit,
+over a federation's whole life: K is chosen, some clients join late (of 20 and 100 the whole last group), two
+drift, one leaves. Linear algebra on that log; sums of metadata are used as sums of sketches, too. A client
+is solved if its term comes out right to 0.001. A key holder takes its own terms out, in the worst case over
+clients. Digits; `scheme.min_cluster = 3`, unless it says no guard. Each cell: the most over the seeds, and
+the smallest set.
+"""
+MOMENTS = """\
+## Second moments
+
+Digits, two groups, 5 images a class. Share of clients recovered with a cosine above 0.99, and in brackets the
+mean cosine of a client with the nearest of the solutions; both of projected blocks without their mean.
+`guess`: twice as many as clients, from rotations at random that agree with the second moments. `lengths`: a
+block has about the mean length; single clients from 300 starts, 2n solutions, and all clients at once.
+`sums`: cluster and leaf sums over named clients are known as well (without lengths: what any solution has
+that agrees with them). `histograms`: too. "shipped" projects 32 numbers of a class to 16; "no projection" is
+the control that must succeed.
+"""
+MEANS = """\
+## Means over few clients
+
+Cosine of an opened mean over a cluster (metadata in full dimension, without the federation's mean) with the
+nearest of its clients; and, as guessing, with the nearest of as many clients of its group that are not in it.
+"""
+MEMBERSHIP = """\
+## Is an image among a client's?
+
+AUC; 0.5 is guessing. Images of clients that hold a session, or of any client of the federation, against
+images of the same group that nobody has; the attacker knows the group and has some thousand images to learn
+from. `means`: likelihood ratio from the mean over the client's cluster; `differences`: against the mean over
+other clusters. `second moments`, `span`: from the sum of second moments. `own`: from a client's own
+metadata, the control.
+"""
+
+
+def table() -> str:
+    """Write the tables of what is stored."""
+    by: dict[str, dict[tuple[str, str], list[dict[str, Any]]]] = {part: defaultdict(list) for part in PARTS}
+    for line in LINES.read():
+        by[line["part"]][line["case"], line["how"]].append(line)
+    text = [INTRODUCTION, SUMS]
+    head = ["clients", "scheme", "seeds", "sessions", "sums", "smallest", "solved by sums", "by a key holder"]
+    text += heading([*head, "by the audit"])
+    for (case, how), lines in by["sums"].items():
+        most = [max(line[key] for line in lines) for key in ("sessions", "sums")]
+        least = min(line["smallest"] for line in lines)
+        solved = [max(line[key] for line in lines) for key in ("solved", "by_a_key_holder")]
+        audited_ = max(max(line["audit"].values()) for line in lines)
+        text.append(row([case, how, len(lines), *most, least, *solved, audited_]))
+    text.append("\n" + MOMENTS)
+    for (case, how), lines in by["moments"].items():
+        words = list(lines[0]["recovered"])
+        if (case, how) == next(iter(by["moments"])):
+            text += heading(["clients", "", "seeds", *words])
+        cells = [
+            f"{100 * mean(lines, 'recovered', word):.0f}% ({mean(lines, 'cosine', word):.2f})"
+            for word in words
+        ]
+        text.append(row([case, how, len(lines), *cells]))
+    text += ["\n" + MEANS, *heading(["clients", "images a class", "seeds", "nearest", "guess"])]
+    for (case, how), lines in by["means"].items():
+        text.append(
+            row([case, how, len(lines), *(f"{mean(lines, key):.2f}" for key in ("nearest", "guess"))])
+        )
+    words = ["means", "means, differences", "second moments", "span"]
+    text += ["\n" + MEMBERSHIP, *heading(["clients", "images a class", "seeds", "whose", *words, "own"])]
+    for (case, how), lines in by["membership"].items():
+        for who, key in (("in the session", "in_session"), ("any client's", "of_any_client")):
+            if who != "in the session" and lines[0]["session"] == int(case.split()[1]):
+                continue
+            aucs = [f"{mean(lines, key, word):.2f}" for word in words]
+            own = f"{mean(lines, 'in_session', 'own'):.2f}"
+            text.append(row([case, how, len(lines), who, *aucs, own]))
+    return "\n".join(text) + "\n"
+
+
+def heading(cells: Sequence[str]) -> list[str]:
+    """Begin a table."""
+    return [row(cells), "|" + " --- |" * len(cells)]
+
+
+def row(cells: Sequence[Any]) -> str:
+    """Write a table's row."""
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def mean(lines: Sequence[dict[str, Any]], *keys: str) -> float:
+    """Average a number of several lines."""
+    values = []
+    for line in lines:
+        value: Any = line
+        for key in keys:
+            value = value[key]
+        values.append(value)
+    return float(np.mean(values))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -395,4 +501,8 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
-    play(given.parts, range(given.seeds))
+    if given.what == "play":
+        play(given.parts, range(given.seeds))
+    else:
+        TABLE.write_text(table())
+        print(TABLE)

@@ -11,6 +11,7 @@ from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
+from flameche.experiments.leakage import leaked
 from flameche.experiments.protection import choosing_notes
 from flameche.experiments.store import without_nan
 from flameche.metadata.extractors import Metadata
@@ -59,6 +60,7 @@ def select_experiment(
             "bytes_down": int(world.ledger.per_client("down").sum()),
             "seconds": world.ledger.seconds_by_part(),
             "wall_s": time.perf_counter() - start,
+            **leaked(experiment, world.ledger, world.notes),
             "notes": world.notes,
         }
     )
