@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flameche.bench.cluster_side import play as play_large
-from flameche.experiments.build import build, extract_metadata, load_federation
+from flameche.experiments.build import build, build_method, build_world, extract_metadata, load_federation
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
 from flameche.experiments.leakage import audited
@@ -63,10 +63,10 @@ def experiment(case: str, mode: str) -> Any:
 def played(case: str, mode: str, seed: int) -> dict[str, Any]:
     """Cluster one federation, and count."""
     own = experiment(case, mode)
-    setup = build(own, seed, device="cpu", training=False)
-    log = listen(setup.world.ledger)
-    result = simulate(setup.method, setup.world, own.participants)
-    ledger, clients = setup.world.ledger, setup.world.clients
+    _, world = build_world(own, seed, device="cpu", training=False)
+    ledger, clients = world.ledger, world.clients
+    log = listen(ledger)
+    result = simulate(build_method(own, world)[0], world, own.participants)  # may choose K first
     summary = ledger.summary()
     found = audited(own, ledger.openings, clients)
     return {
