@@ -13,6 +13,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +216,8 @@ def scatter_of(
     return own - clients * np.outer(mean, mean), own
 
 
-SURE, STARTS = 0.99, 300  # a cosine from which a client counts as recovered
-TOGETHER = {6: 10, 8: 10, 12: 6, 20: 2}  # starts by clients: a start takes seconds
+SURE, STARTS = 0.99, 150  # a cosine from which a client counts as recovered
+TOGETHER = {6: 6, 8: 6, 12: 4, 20: 1}  # starts by clients: a start takes seconds
 
 
 def second_moments(case: str, how: str, seed: int) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def second_moments(case: str, how: str, seed: int) -> dict[str, Any]:
         terms = splitting.histogram_terms
 
         def seen(cut: Any, y: Any, leaf: Any) -> Any:
-            cuts.append(cut)
+            cuts.append((cut, leaf))
             return terms(cut, y, leaf)
 
         with patched(splitting, "histogram_terms", seen):
@@ -274,16 +275,17 @@ def second_moments(case: str, how: str, seed: int) -> dict[str, Any]:
     }
 
 
-def known_sums(log: Values, sketch: Any, weight: float, cuts: list[Any]) -> tuple[list[Any], list[Any]]:
+def known_sums(
+    log: Values, sketch: Any, weight: float, cuts: list[tuple[Any, Any]]
+) -> tuple[list[Any], list[Any]]:
     """Write what else a session opened as sums and histograms of projected blocks."""
     blocks, features, width = sketch.matrix.shape
     every = np.eye(blocks * width)
     axes = sketch.axes.reshape(blocks * width, -1).T  # a sketch, where all classes are there
     gram = axes @ axes.T
-    to_sketch = np.linalg.solve(blocks * gram / blocks + RIDGE * np.eye(len(gram)), axes) * (1 + RIDGE)
+    to_sketch = np.linalg.solve(gram + RIDGE * np.eye(len(gram)), axes) * (1 + RIDGE)
     shift = to_sketch @ sketch.mean.ravel()
     sums, leaves = [], []
-    hists = [(members, value) for what, members, value in log.sums if what.startswith("histograms")]
     for what, who, value in log.sums:
         members = np.array([i for i, _ in who])
         if what == "means":
@@ -291,11 +293,13 @@ def known_sums(log: Values, sketch: Any, weight: float, cuts: list[Any]) -> tupl
             sums.append((members, every, np.einsum("bf,bfr->br", phi, sketch.matrix).ravel()))
         elif what.startswith("sketches") and len(value) == len(axes):
             sums.append((members, to_sketch, value + len(members) * shift))
-    for cut in cuts:
-        for r in range(len(cut.centre)):
-            if not hists:
-                break
-            who, value = hists.pop(0)
+    opened = [(what, who, value) for what, who, value in log.sums if what.startswith("histograms")]
+    levels = [list(some) for _, some in groupby(opened, key=lambda one: one[0])]
+    for (cut, leaf), level in zip(cuts, levels, strict=False):
+        for r in np.unique(leaf).tolist():
+            if not level or len(level[0][1]) != (leaf == r).sum():
+                continue  # the guard refused it
+            _, who, value = level.pop(0)
             along, at = cut.axes[r] @ to_sketch, cut.axes[r] @ (cut.centre[r] + shift)
             counts = np.rint(value.reshape(len(cut.axes[r]), -1)[:, : cut.bins[r]]).astype(int)
             inner = np.linspace(-splitting.RANGE, splitting.RANGE, cut.bins[r] + 1)
@@ -409,7 +413,7 @@ MOMENTS = """\
 Digits, two groups, 5 images a class. Share of clients recovered with a cosine above 0.99, and in brackets the
 mean cosine of a client with the nearest of the solutions; both of projected blocks without their mean.
 `guess`: twice as many as clients, from rotations at random that agree with the second moments. `lengths`: a
-block has about the mean length; single clients from 300 starts, 2n solutions, and all clients at once.
+block has about the mean length; single clients from 150 starts, 2n solutions, and all clients at once.
 `sums`: cluster and leaf sums over named clients are known as well (without lengths: what any solution has
 that agrees with them). `histograms`: too. "shipped" projects 32 numbers of a class to 16; "no projection" is
 the control that must succeed.

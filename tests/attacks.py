@@ -339,7 +339,7 @@ class Rotation:
             for members, matrix, edges, counts in leaves
         ]
 
-        def parts(flat):
+        def parts(flat, bins):
             q = flat.reshape(n, n)  # a column a client
             yield (q.T @ q - np.eye(n))[pairs], _slope_of_products(q, pairs)
             if lengths:
@@ -364,14 +364,19 @@ class Rotation:
                     slope[np.arange(len(members)), :, members[order]] = row * (out != 0)[:, None]
                     yield out / width, slope.reshape(len(members), -1) / width
 
-        best = None
-        for start in self.guesses(rng, starts):
-            found = least_squares(
-                lambda flat: np.concatenate([wrong for wrong, _ in parts(flat)]),
-                start.ravel(),
-                jac=lambda flat: np.vstack([slope for _, slope in parts(flat)]),
+        def solved(start, bins):
+            return least_squares(
+                lambda flat: np.concatenate([wrong for wrong, _ in parts(flat, bins)]),
+                start,
+                jac=lambda flat: np.vstack([slope for _, slope in parts(flat, bins)]),
                 xtol=1e-14, ftol=1e-14, gtol=1e-14, max_nfev=100,
             )  # fmt: skip
+
+        best = None
+        for start in self.guesses(rng, starts):
+            found = solved(start.ravel(), [])
+            if bins:  # which are rough: the second step
+                found = solved(found.x, bins)
             if best is None or found.cost < best.cost:
                 best = found
             if best.cost < 1e-18:
