@@ -318,6 +318,12 @@ class Rotation:
                 chosen.append(one.x)
         return self.vectors(np.stack(chosen[: 2 * self.clients]).T)
 
+    def missed(self, blocks):
+        """Tell by how much clients' projected blocks [n D] themselves miss the mean lengths."""
+        q = np.linalg.lstsq(self.flat, blocks.T, rcond=None)[0]
+        square = np.einsum("mi,bmn,ni->bi", q, self.lengths, q) / self.mean_length[:, None] - 1.0
+        return float(0.5 * (square**2).sum())
+
     def together(self, rng, starts, sums=(), leaves=(), lengths=True):
         """Look for all clients at once by least squares, from many starts: vectors [n D], what is missed.
 
