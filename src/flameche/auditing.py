@@ -10,7 +10,10 @@ import typer
 from flameche.display import log, out_console, print_json, print_rows
 from flameche.options import JsonOption
 
-PARTIES = {"server": "the server", "client": "a curious client"}
+EXPLAINED = (
+    "Clients solved: their own metadata follow from the sums; a client uses what it knows of itself, too.",
+    "Leverage: how near the sums come to holding one client alone, 0 far, 1 solved.",
+)
 
 
 def audit(
@@ -35,21 +38,23 @@ def print_audit(found: dict[str, Any]) -> None:
         style="bold", soft_wrap=True,
     )  # fmt: skip
     rows = []
-    for party, name in PARTIES.items():
+    for party, name in (("server", "the server"), ("client", _client(found["scheme"]))):
         leak = found[party]
         rows.append(
             {
-                "party": name,
+                "who": name,
                 "sums seen": str(leak["sums"]),
-                "numbers a client": str(leak["numbers_per_client"]),
-                "over fewer": str(leak["numbers_over_fewer"]),
+                "numbers of a client": str(leak["numbers_per_client"]),
+                "of them over some only": str(leak["numbers_over_fewer"]),
                 "smallest set": str(leak["smallest_set"] or "–"),
                 "rank": str(leak["rank"]),
-                "leverage": f"{leak['leverage']:.2f}",
+                "largest leverage": f"{leak['leverage']:.2f}",
                 "clients solved": f"{leak['solved']} of {found['clients']}",
             }
         )
     print_rows(rows, as_json=False)
+    for line in EXPLAINED:
+        out_console.print(line, style="dim", soft_wrap=True)
     rows = [
         {"opened": what, "sums": str(of["sums"]), "clients in a sum": _range(of)}
         for what, of in found["sums"].items()
@@ -58,6 +63,11 @@ def print_audit(found: dict[str, Any]) -> None:
         print_rows(rows, as_json=False)
     for note in found["notes"]:
         log.print(f"note: {note}", soft_wrap=True)
+
+
+def _client(scheme: str) -> str:
+    """Name a party that is a client: under most schemes it has the key that opens sums."""
+    return "a curious client" if scheme in ("plain", "secagg") else "a key holder"
 
 
 def _range(of: dict[str, int]) -> str:

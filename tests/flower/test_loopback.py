@@ -18,6 +18,7 @@ from flameche.errors import StoreError
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.deployment import simulated_data
+from flameche.experiments.leakage import audit_run
 from flameche.experiments.welcome import welcome
 from flameche.flower.agreed import app_hash
 from flameche.flower.certificates import make_node_key
@@ -64,6 +65,8 @@ def test_nodes_do_what_the_simulator_does(federation, undisturbed):
     assert summary["dbi"] == pytest.approx(result.outcome.dbi, abs=1e-4)
     assert summary["scheme"] == "bfv" and summary["bytes_up"] > 0
     assert (folder.parents[1] / "report.html").is_file() and (folder / "models.npz").is_file()
+    audited = audit_run(folder)
+    assert audited["sums"] and audited["client"] == summary["leakage"]["client"]
     assert any(line.startswith("round 2/2 · nodes 0-2 · clusters") for line in said)
 
 

@@ -5,10 +5,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.errors import ConfigError
+from flameche.flower.outcome import summarise
 from flameche.network.node import Node
 from flameche.network.parcel import Lost
 from flameche.network.site import Site
-from tests.network.local import coordinator, experiment, federation, work
+from tests.network.local import coordinator, experiment, federation, simulated, work
 from tests.network.test_equal import keys_for
 
 GROUPS = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -26,6 +27,39 @@ def served(own, tmp_path, meddle=None):
     transport.meddle = meddle
     server = coordinator(own, transport, keys=keys)
     return server, server.run()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "mode"), [("bfv", "sketch"), ("secagg", "sketch"), ("bfv", "paper"), ("secagg", "paper")]
+)
+def test_the_server_logs_who_is_in_which_opened_sum_as_the_simulator_does(scheme, mode, tmp_path):
+    own = experiment(
+        scheme={"kind": scheme}, data={"clients": 8, "groups": 2, "per_label": 10},
+        method={"mode": mode}, participation=1.0,
+    )  # fmt: skip
+    server, _ = served(own, tmp_path)
+    setup, _ = simulated(own)
+    there, here = server.ledger.openings, setup.world.ledger.openings
+    assert there and {each.round for each in there} <= {1, 2, 3, 4}
+    assert set(map(told, there)) == set(map(told, here))
+    found = summarise(own, 0, False, server)
+    assert found["leakage"]["client"]["sums"] == len(there)
+    assert found["leakage"]["server"]["sums"] == (len(there) if scheme == "secagg" else 0)
+
+
+def told(opening):
+    return opening.what, opening.clients, opening.numbers, opening.kind, opening.changed
+
+
+def test_what_a_node_says_of_opened_sums_is_looked_at_before_it_is_believed(tmp_path):
+    def meddle(number, parcel, reply):
+        if number == 2 and getattr(reply, "head", {}).get("what") == "done" and reply.head["said"]["opened"]:
+            reply.head["said"]["opened"][0]["clients"] = [99]
+        return reply
+
+    server, _ = served(eight(), tmp_path, meddle)
+    assert any("node 2" in line and "said" in line for line in server.said)
+    assert all(max(each.clients) < 8 for each in server.ledger.openings)
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "secagg"])

@@ -13,6 +13,7 @@ from flameche.errors import StoreError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.leakage import audit_run
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.experiments.select import select_experiment
 from flameche.privacy.audit import audit, leakage
 from flameche.protocol.ledger import Ledger, Opening, read_opening
 from tests.attacks import OpenedSums
@@ -145,6 +146,17 @@ def test_the_papers_sums_over_participants_are_solved_in_the_end_unless_they_are
     assert found["server"]["solved"] == 20 and found["client"]["solved"] >= 19
     told = any("metadata of 20 of 20 clients by the server" in note for note in summary["notes"])
     assert told == (scheme == "secagg")  # in the clear nobody was promised anything
+
+
+def test_choosing_k_is_audited_by_itself_and_as_part_of_a_run():
+    own = tiny("secagg")
+    alone = select_experiment(own, 0, 4)["leakage"]
+    assert alone["client"]["sums"] > 0 and alone["server"]["sums"] == alone["client"]["sums"]
+    auto = parse_experiment(
+        {**own.model_dump(exclude={"events"}), "method": {"clusters": "auto"}, "rounds": 2}
+    )
+    found = cluster_experiment(auto, 0)["leakage"]
+    assert found["client"]["sums"] > 0 and found["client"]["solved"] == 0
 
 
 def test_the_command_tells_it_on_a_screen_and_as_json(tmp_path):

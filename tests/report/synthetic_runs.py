@@ -106,6 +106,9 @@ def write_run(
             "tuning_runs": 0,
             "oracle_knowledge": ["groups"] if method == "oracle" else [],
         },
+        "leakage": {"server": {"sums": 0, "solved": 0}, "client": {"sums": 12, "leverage": 0.43, "solved": 0}}
+        if method == "flameche"
+        else None,
         "notes": [],
     }
     (folder / "summary.json").write_text(json.dumps(summary | changes))

@@ -285,6 +285,9 @@ def test_the_ledger_is_told_whole(page: str) -> None:
     assert run["up"] == {"metadata": 400_000, "model": 2_600_000}
     assert run["down"] == {"centroids": 1_000_000, "model": 5_000_000}
     assert run["client"] == {"training": 1.8, "encryption": 0.2} and run["server"] == {"adding": 0.004}
+    server, client = run["leakage"]  # type: ignore[misc]
+    assert server == ["the server", "0", "–", "–", "–", "–", "–", "0"]
+    assert client[1:] == ["12", "–", "–", "–", "–", "0.43", "0"]
     told = {*run["facts"]}  # type: ignore[misc]
     assert {"3.00 MB", "6.00 MB", "2.50 s", "90.00 %", "0.80", "20"} <= told
 

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from flameche.bench.processes import memory
 from flameche.crypto.plain import Plain
 from flameche.metadata.extractors import ClientSamples, Metadata
-from flameche.methods import METHODS
+from flameche.methods import make_method
 from flameche.methods.base import UNSEEN, Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.rng import stream
@@ -60,7 +60,8 @@ def play(case: dict[str, Any]) -> dict[str, Any]:
         min_cluster=case["least"],
         known_metadata=metadata,
     )
-    method: Method = METHODS["flameche"](world, clusters=case["clusters"])
+    options = {"clusters": case["clusters"], "mode": case.get("mode", "sketch")}
+    method: Method = make_method("flameche", world, options)
     setup = time.perf_counter() - start
     seconds: list[float] = []
     held: list[float] = []

@@ -11,12 +11,11 @@ from flameche.errors import StoreError
 from flameche.experiments.config import load_experiment
 from flameche.experiments.schema import Experiment
 from flameche.experiments.store import read_json
-from flameche.methods.base import World
 from flameche.privacy.audit import Leakage, audit, described
 from flameche.protocol.ledger import Ledger, Opening, read_opening
 
 AUDITED = ("flameche", "flameche-soft")  # methods of whose sums the log tells everything
-FILE = "openings.json"
+OPENINGS = "openings.json"  # in a run folder
 
 
 def opened(experiment: Experiment, ledger: Ledger) -> dict[str, Any]:
@@ -26,14 +25,14 @@ def opened(experiment: Experiment, ledger: Ledger) -> dict[str, Any]:
     return {"unnoted": ledger.unnoted, "openings": [asdict(each) for each in ledger.openings]}
 
 
-def leaked(experiment: Experiment, world: World) -> dict[str, Any]:
+def leaked(experiment: Experiment, ledger: Ledger, notes: list[str]) -> dict[str, Any]:
     """Audit a run for its summary; what can be solved under a protecting scheme is noted too."""
     if experiment.method.kind not in AUDITED:
         return {"leakage": None}
-    found = audited(experiment, world.ledger.openings, world.clients)
-    for note in leakage_notes(experiment, found, world.clients):
-        if note not in world.notes:
-            world.notes.append(note)
+    found = audited(experiment, ledger.openings, ledger.clients)
+    for note in leakage_notes(experiment, found, ledger.clients):
+        if note not in notes:
+            notes.append(note)
     return {"leakage": described(found)}
 
 
@@ -64,12 +63,11 @@ def audit_run(path: Path) -> dict[str, Any]:
             f'{path}: method.kind = "{experiment.method.kind}" keeps no log of opened sums; '
             f"{' and '.join(AUDITED)} do"
         )
-    if not (path / FILE).is_file():
+    if not (path / OPENINGS).is_file():
         raise StoreError(
-            f"{path}: no {FILE}: the run was made by an earlier version, or on a network, where opened sums "
-            "are not logged yet"
+            f"{path}: no {OPENINGS}: the run was made by an earlier version, which kept no log of opened sums"
         )
-    log = read_json(path / FILE)
+    log = read_json(path / OPENINGS)
     openings = [read_opening(each) for each in log["openings"]]
     clients = len(summary["assignment"])
     found = audited(experiment, openings, clients)

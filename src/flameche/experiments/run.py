@@ -15,7 +15,7 @@ from flameche.experiments.build import Setup, build
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import bound_advice, keep_key, make_scheme_for, scheme_of_run
-from flameche.experiments.leakage import leaked, opened
+from flameche.experiments.leakage import OPENINGS, leaked, opened
 from flameche.experiments.newcomers import keepsake
 from flameche.experiments.protection import (
     accounted,
@@ -88,7 +88,7 @@ def run_experiment(
             setup.world.trainer.close()
         folder.write_clients(clients_table(setup, result))
         if kept := opened(experiment, setup.world.ledger):
-            folder.write_json("openings.json", kept)
+            folder.write_json(OPENINGS, kept)
         if result.outcome.keep:
             folder.write_arrays("clusters.npz", keepsake(experiment, seed, setup, result))
             folder.write_arrays("models.npz", setup.method.models.to_arrays())
@@ -155,7 +155,7 @@ def record_of(
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "wall_s": result.wall_s,
         "device": device_name(device),
-        **leaked(experiment, world),
+        **leaked(experiment, ledger, world.notes),
         **spent(experiment, ledger, world.notes),
     }
 

@@ -10,7 +10,7 @@ from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
-from flameche.experiments.leakage import audited, leakage_notes
+from flameche.experiments.leakage import leaked
 from flameche.experiments.store import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
@@ -44,8 +44,6 @@ def select_experiment(
     found = described(selection)
     for row, candidate in zip(found["candidates"], selection.candidates, strict=True):
         row["ari"] = selection.ari(candidate, federation.group) if groups > 1 else None
-    leakage = audited(experiment, world.ledger.openings, world.clients)
-    world.notes.extend(leakage_notes(experiment, leakage, world.clients))
     record: dict[str, Any] = without_nan(
         {
             "dataset": federation.name,
@@ -62,6 +60,7 @@ def select_experiment(
             "bytes_down": int(world.ledger.per_client("down").sum()),
             "seconds": world.ledger.seconds_by_part(),
             "wall_s": time.perf_counter() - start,
+            **leaked(experiment, world.ledger, world.notes),
             "notes": world.notes,
         }
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flameche.experiments.config import Experiment
+from flameche.experiments.leakage import leaked
 from flameche.experiments.protection import leak_notes, protection
 from flameche.experiments.run import spent
 from flameche.methods import METHODS
@@ -48,6 +49,7 @@ def summarise(experiment: Experiment, seed: int, own_data: bool, played: Coordin
         "assignment_final": outcome.get("final"),
         "wall_s": played.wall_s,
         "device": "network",
+        **leaked(experiment, ledger, notes),
         **spent(experiment, ledger, notes, "flwr"),
     }
 

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flameche.errors import ConfigError, FlamecheError, StoreError
 from flameche.experiments.config import Experiment, config_hash, load_experiment, to_toml
 from flameche.experiments.deployment import server_job
+from flameche.experiments.leakage import OPENINGS, opened
 from flameche.experiments.protection import packages
 from flameche.experiments.provenance import environment, sources, sources_note
 from flameche.experiments.store import RunFolder, read_json, run_path, without_nan
@@ -104,6 +105,8 @@ class Flameche(Strategy):
                     board.close()
             models = models_table(played)
             folder.write_clients(clients_table(played))
+            if kept := opened(self.experiment, played.ledger):
+                folder.write_json(OPENINGS, kept)
             if played.standing.keep:
                 folder.write_arrays("clusters.npz", played.standing.keep)
             if models:

@@ -19,7 +19,7 @@ from flameche.errors import BadInput
 from flameche.methods.base import World
 from flameche.rng import stream
 
-EVERYBODY, EACH = 40, 10  # clients in a session: all of so many; of more, so many for each cluster
+EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
 WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FEWEST = 4  # clients without which nothing can be said of K
 

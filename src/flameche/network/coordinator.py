@@ -26,7 +26,7 @@ from flameche.network.roster import Roster
 from flameche.network.scoring import score
 from flameche.network.secure import masked_total
 from flameche.network.standing import Standing
-from flameche.protocol.ledger import Ledger
+from flameche.protocol.ledger import Ledger, read_opening
 from flameche.simulation.engine import Checkpoint, Recorder
 from flameche.simulation.schedule import draw_participants
 
@@ -110,6 +110,8 @@ class Coordinator:
             try:
                 self._take(said["gives"], replies)
                 if said["what"] == "done":
+                    for told in said["said"]["opened"]:
+                        self.ledger.note(read_opening(told))
                     reclustered = self.standing.take(now, [replies[i] for i in now.team])
                     self.relay.forget_models(self.standing.names)
                     return reclustered

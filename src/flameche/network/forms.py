@@ -62,6 +62,10 @@ FORMS: dict[str, dict[str, Check]] = {
     "paused": {},
     "done": {},
 }  # fmt: skip
+OPENING: dict[str, Check] = {
+    "round": _whole(0, 2**31), "what": _text, "kind": _text, "clients": _some(_wholes(0, 2**31)),
+    "numbers": _whole(1, 2**31), "changed": lambda value: isinstance(value, list),
+}  # fmt: skip
 GIVES = {
     "average": ("clients", "rows", "previous", "names"),
     "store": ("clients", "sums"),
@@ -133,8 +137,22 @@ def _ends(said: Any, clients: int) -> bool:
         and everybody(said.get("assignment"))
         and _texts(said.get("notes"))
         and (final is None or everybody(final))
+        and isinstance(said.get("opened"), list)
+        and all(_opening(one, clients) for one in said["opened"])
         and _number(said.get("dbi"))
         and _number(said.get("ch"))
+    )
+
+
+def _opening(told: Any, clients: int) -> bool:
+    """Tell if this is what a node says of a sum that it saw."""
+    if not isinstance(told, dict) or told.keys() != OPENING.keys():
+        return False
+    who, versions = _wholes(0, clients), _wholes(0, MANY)
+    return (
+        all(good(told[key]) for key, good in OPENING.items())
+        and who(told["clients"])
+        and all(isinstance(one, list) and len(one) == 2 and versions(one) for one in told["changed"])
     )
 
 

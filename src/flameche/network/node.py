@@ -9,7 +9,7 @@ evaluate  its cluster's model on its own test samples
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,7 @@ class Node:
             return Parcel({"what": "lack"})
         link = Link(self.work.number, log)
         world = self._world(link, opening, parcel)
+        world.ledger.round = int(opening.head["round"])
         try:
             method = self._method(world, opening)
             self._take_members(method, opening)
@@ -132,6 +133,7 @@ class Node:
         models: Any = method.models
         said |= {"names": list(models.names), "assignment": method.assignment.tolist(), "notes": world.notes}
         said["clusters"] = method.clusters
+        said["opened"] = [asdict(opening) for opening in world.ledger.openings]
         self.site.write_last(
             {"run": self.work.run, "round": opening.head["round"],
              "cluster": int(method.assignment[self.work.number])}

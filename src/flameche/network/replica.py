@@ -25,7 +25,7 @@ from flameche.protocol.exchange import Exchange, by_share
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.masked import MaskedSums
 from flameche.protocol.phases import MStep, Phase, Result
-from flameche.protocol.sums import Census, Sums, clear_census, stacked
+from flameche.protocol.sums import Census, Sums, clear_census, note_openings, stacked
 from flameche.training.models import Models
 from flameche.training.trainer import Part, Trainer, TrainingPlan
 
@@ -90,9 +90,10 @@ class ReplicaCohort(Cohort):
 class RemoteSums:
     """Sums that the server forms of sealed terms, and clients open."""
 
-    def __init__(self, cohort: ReplicaCohort, clusters: int, held: bool) -> None:
+    def __init__(self, cohort: ReplicaCohort, clusters: int, held: bool, ledger: Ledger) -> None:
         self._cohort, self._link, self._clusters = cohort, cohort.link, clusters
         self._held = held  # the server has this client's term
+        self._ledger, self._version = ledger, np.ones(len(cohort), np.int64)  # nodes' metadata stay
         self.broadcast_bytes: int | None = 0
 
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:
@@ -111,7 +112,7 @@ class RemoteSums:
     def totals(self, members: Ints, assignment: Ints) -> list[Floats | None]:
         """Ask for the sums over these members, and open what comes."""
         about = {"clients": members.tolist(), "rows": assignment.tolist(), "sums": self._clusters}
-        return self._opened(self._link.ask("totals", about))
+        return self._opened(self._link.ask("totals", about), "metadata", members, assignment)
 
     def once(self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids) -> Result:
         """Seal one's own term for a single phase, ask for the sums, and open them."""
@@ -124,12 +125,15 @@ class RemoteSums:
         def part() -> Arrays:
             return {"sealed": from_bytes(self._cohort.seal(terms[mine])[0])} if len(mine) else {}
 
-        sums = self._opened(self._link.ask("once", about, part))
+        answer = self._link.ask("once", about, part)
+        sums = self._opened(answer, type(phase).__name__, clients, assignment)
         return phase.absorb(stacked(sums, terms.shape[1]))
 
-    def _opened(self, answer: Parcel) -> list[Floats | None]:
+    def _opened(self, answer: Parcel, what: str, members: Ints, assignment: Ints) -> list[Floats | None]:
         sealed = [answer.arrays.get(str(k)) for k in range(self._clusters)]
-        return [None if total is None else self._cohort.open(total.tobytes()) for total in sealed]
+        sums = [None if total is None else self._cohort.open(total.tobytes()) for total in sealed]
+        note_openings(self._ledger, what, sums, members, assignment, self._version)
+        return sums
 
     def census(self, seen: Ints, participants: Ints, assignment: Ints, error: Floats) -> Census:
         """Add up what clients told."""
@@ -267,7 +271,7 @@ class ReplicaWorld(World):
             raise ConfigError("method.hide_assignments does not run on a network yet")
         if isinstance(self.scheme, SecAgg):
             return RemoteMasked(mine, self.scheme, clusters, self.min_cluster, self.ledger, over)
-        return RemoteSums(mine, clusters, self.held)
+        return RemoteSums(mine, clusters, self.held, self.ledger)
 
     def exchange(self, cohort: Cohort) -> Exchange:
         """Give the way in which exchanges are asked for."""

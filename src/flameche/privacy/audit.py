@@ -10,8 +10,10 @@ by being close to them, nor model updates (SECURITY.md).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +25,11 @@ SURE = 1e-8  # by how much a solved client may miss, by rounding
 
 class Opened(Protocol):
     """A sum that was opened."""
+
+    @property
+    def round(self) -> int:
+        """Tell when it was opened."""
+        ...
 
     @property
     def what(self) -> str:
@@ -61,7 +68,7 @@ class Leakage:
 
     sums: int
     numbers_per_client: int
-    numbers_over_fewer: int  # of them in sums over fewer clients than the largest one
+    numbers_over_fewer: int  # of them in sums over fewer clients than all who had come by then
     smallest_set: int
     rank: int
     solved: int
@@ -88,17 +95,20 @@ def leakage(log: list[Any], own: bool) -> Leakage:
     """Look at all that one party has seen; own: it is a client, and knows its own terms too."""
     if not log:
         return NOTHING
-    largest = max(len(opening.clients) for opening in log)
-    every, fewer = dict[int, int](), dict[int, int]()
-    for opening in log:
-        for i in opening.clients:
-            every[i] = every.get(i, 0) + opening.numbers
-            fewer[i] = fewer.get(i, 0) + opening.numbers * (len(opening.clients) < largest)
+    every, fewer = Counter[int](), Counter[int]()
+    come = set[int]()
+    for _, of_round in groupby(log, key=lambda opening: opening.round):
+        openings = list(of_round)
+        come.update(*(opening.clients for opening in openings))
+        for opening in openings:
+            every.update(dict.fromkeys(opening.clients, opening.numbers))
+            if len(set(opening.clients)) < len(come):
+                fewer.update(dict.fromkeys(opening.clients, opening.numbers))
     systems = [solve([each for each in log if each.what == what], own) for what in {o.what for o in log}]
     return Leakage(
         sums=len(log),
         numbers_per_client=max(every.values()),
-        numbers_over_fewer=max(fewer.values()),
+        numbers_over_fewer=max(fewer.values(), default=0),
         smallest_set=min(len(opening.clients) for opening in log),
         rank=max(system.rank for system in systems),
         solved=max(system.solved for system in systems),

@@ -121,16 +121,19 @@ class Ledger:
         version [n]: which of their terms is in it, by numbers that grow from `FIRST`; share [n]: how much of
         it, all where not given. The same sum is noted once; of very many, none is noted any more.
         """
-        if self._named >= MOST_NAMED:
-            self.unnoted += 1
-            return
         later = np.flatnonzero(version > FIRST)
         changed = tuple(zip(clients[later].tolist(), (version[later] - FIRST).tolist(), strict=True))
         parts = () if share is None or (share == 1).all() else tuple(share.tolist())
-        opening = Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed, parts)
+        self.note(Opening(self.round, what, kind, tuple(clients.tolist()), numbers, changed, parts))
+
+    def note(self, opening: Opening) -> None:
+        """Note a sum that was opened, here or on the nodes of a network."""
+        if self._named >= MOST_NAMED:
+            self.unnoted += 1
+            return
         if (key := _key(opening)) not in self._noted:
             self._noted.add(key)
-            self._named += len(clients)
+            self._named += len(opening.clients)
             self.openings.append(opening)
 
     def released(self, clients: Ints) -> None:

@@ -26,6 +26,13 @@ FACTS = (
     *("accuracy", "ARI", "ARI, final E-step", "DBI", "CH", "clusters", "rounds", "clients"),
     *("up", "down", "wall clock", "device", "noise"),
 )
+PARTIES = {"server": "the server", "client": "a curious client, or one who holds the key"}
+LEAKAGE = {
+    "sums": "sums seen", "numbers_per_client": "numbers of a client in them",
+    "numbers_over_fewer": "of these in sums over some only", "smallest_set": "clients in the smallest sum",
+    "rank": "sums that follow from no others", "leverage": "largest leverage (1: a client is solved)",
+    "solved": "clients solved",
+}  # fmt: skip
 MOST_CLIENTS = 400  # whose clusters are drawn round by round
 MOST_NOTES = 40  # lost nodes that are named
 
@@ -58,6 +65,7 @@ class Details:
             "client": _amounts(summary.ledger.client_seconds),
             "server": _amounts(summary.ledger.server_seconds),
             "spent": {} if summary.ledger.client_seconds else _amounts(summary.seconds),
+            "leakage": leakage(run),
             "oracle": list(summary.ledger.oracle_knowledge),
             "tuning": summary.ledger.tuning_runs,
             "command": self._text(run.command),
@@ -79,6 +87,7 @@ class Details:
             "scale": SCALE,
             "letters": LETTERS,
             "facts": FACTS,
+            "leakage": list(LEAKAGE.values()),
             "texts": list(self.texts),
             "runs": self.runs,
         }
@@ -113,6 +122,18 @@ def facts(run: Run) -> dict[str, str]:
         ("noise", summary.noise),
     )
     return found | {key: text for key, text in words if text}
+
+
+def leakage(run: Run) -> list[list[str]]:
+    """What each party could learn from the opened sums: its name, then the cells under LEAKAGE."""
+    return [
+        [PARTIES.get(party, party), *(_cell(found.get(key, math.nan)) for key in LEAKAGE)]
+        for party, found in summary_of(run).leakage.items()
+    ]
+
+
+def _cell(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
 
 
 def _shortened(known: Mapping[str, str]) -> list[str]:

@@ -75,6 +75,7 @@ class Summary:
     ledger: Ledger
     notes: tuple[str, ...]
     noise: str = ""  # what privacy it gives, where there is any
+    leakage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by party: what it could learn
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,7 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
     if lacking:
         raise Broken(f"{name} lacks {', '.join(lacking)}")
     ledger = _table(values.get("ledger") or {}, f"{name} ledger")
+    leakage = _table(values.get("leakage") or {}, f"{name} leakage")
     per_round = values.get("accuracy_per_round") or []
     return Summary(
         method=str(values["method"]),
@@ -283,6 +285,7 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
             oracle_knowledge=tuple(str(item) for item in ledger.get("oracle_knowledge") or ()),
         ),
         notes=tuple(str(item) for item in values.get("notes") or ()),
+        leakage={party: _numbers(leakage, party) for party in leakage},
         noise=_noise(_table(values.get("privacy") or {}, f"{name} privacy"), f"{name}: privacy"),
     )
 

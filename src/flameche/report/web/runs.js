@@ -111,6 +111,12 @@
     if (!run.client) ledger.push(["Seconds", run.spent, time]);
     ledger = ledger.filter(function (one) { return one[1]; });
     if (ledger.length) parts.push(make("h2", {}, "Ledger"), make("div", { class: "ledger" }, ledger.map(function (one) { return charts.bars(one[0], one[1], one[2], one[3]); })));
+    if (run.leakage) parts.push(make("h2", {}, "What could be learned from the sums that were opened"), make("div", { class: "scroll" }, [make("table", {}, [
+      make("thead", {}, [make("tr", {}, [make("th", { scope: "col" }, "by")].concat(data.leakage.map(function (word) { return make("th", { scope: "col" }, word); })))]),
+      make("tbody", {}, run.leakage.map(function (row) {
+        return make("tr", {}, row.map(function (cell, at) { return at ? make("td", {}, cell) : make("th", { scope: "row" }, cell); }));
+      }))
+    ])]));
     parts.push(make("p", { class: "quiet" }, "Tuning runs: " + (run.tuning || 0) + ". Known from an oracle: " + ((run.oracle || []).join(", ") || "nothing") + "."));
     parts.push(make("h2", {}, "Where it comes from"), make("p", { class: "quiet" }, [make("code", {}, run.place)]));
     parts.push(run.command ? make("pre", {}, text(run.command) + " --seed " + (run.seed || 0)) : null, folded("Configuration", text(run.config)), folded("Versions and machine", text(run.environment)));
