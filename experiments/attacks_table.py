@@ -70,7 +70,7 @@ def control(case: str, scheme: str) -> Any:
             "name": "attacks", "rounds": 60 if paper else 3, "participation": 0.5 if paper else 1.0,
             "data": {"dataset": "digits", "clients": clients, "groups": 2, "per_label": 5},
             "method": {"clusters": 2, **options},
-            "scheme": {"kind": scheme, "min_cluster": 3 if paper else 1},
+            "scheme": {"kind": scheme, "min_cluster": 1},
         }
     )  # fmt: skip
 

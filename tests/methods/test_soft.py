@@ -174,13 +174,13 @@ def test_the_likeliest_cluster_alone_counts_by_default():
 
 
 def test_newcomers_tell_their_responsibilities_once_where_these_are_needed():
-    metadata, group = grouped((30, 30))
+    metadata, group = grouped((40, 40))
     sent = {}
     for training in ("likeliest", "weighted"):
         method = made(metadata, group, clusters=2, training=training)
         method.round(1, np.arange(20))
-        method.round(2, np.arange(60))
-        method.round(3, np.arange(60))
+        method.round(2, np.arange(80))
+        method.round(3, np.arange(80))
         sent[training] = method.world.ledger.up["assignment"]
         outside = ~method.inside.any(axis=1)
         assert outside.sum() == 20 and (method.resp[outside].sum(axis=1) == (training == "weighted")).all()

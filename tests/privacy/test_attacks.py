@@ -28,7 +28,7 @@ def test_the_same_attack_solves_clients_where_nothing_is_guarded_and_in_paper_mo
     assert (three["solved"], three["by_a_key_holder"]) == (3, 2)
     assert sums("8, no guard", scheme, 0)["solved"] >= 4
     paper = sums("20, paper", scheme, 0)
-    assert (paper["solved"], paper["by_a_key_holder"]) == (20, 19) and paper["smallest"] >= 3
+    assert (paper["solved"], paper["by_a_key_holder"]) == (20, 19) and paper["smallest"] >= 2
 
 
 def test_a_logged_value_is_the_sum_of_the_terms_of_whom_the_log_names():

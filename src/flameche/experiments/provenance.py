@@ -14,10 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from flameche import __version__
-from flameche.training.device import device_name
+from flameche.training.device import device_name, torch_version
 
 RECORDED = ("flameche", "numpy", "scikit-learn", "scipy", "pydantic")
 COMMIT = "FLAMECHE_COMMIT"  # names the commit where the code lies outside a git repository
@@ -53,8 +51,7 @@ def environment(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
 
 def versions(used: Sequence[str] = ()) -> dict[str, str]:
     """List the versions that a result depends on, also of the packages that it used beside the usual."""
-    # torch names its build too ("+cpu", "+cu130"), which the package's metadata may leave out.
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    found = {"python": platform.python_version(), "torch": torch_version()}
     for name in (*RECORDED, *used):
         try:
             found[name] = version(name)

@@ -65,6 +65,7 @@ FORMS: dict[str, dict[str, Check]] = {
 OPENING: dict[str, Check] = {
     "round": _whole(0, 2**31), "what": _text, "kind": _text, "clients": _some(_wholes(0, 2**31)),
     "numbers": _whole(1, 2**31), "changed": lambda value: isinstance(value, list),
+    "share": lambda value: isinstance(value, list) and all(_number(one) and 0 < one <= 1 for one in value),
 }  # fmt: skip
 GIVES = {
     "average": ("clients", "rows", "previous", "names"),
@@ -152,6 +153,7 @@ def _opening(told: Any, clients: int) -> bool:
     return (
         all(good(told[key]) for key, good in OPENING.items())
         and who(told["clients"])
+        and len(told["share"]) in (0, len(told["clients"]))
         and all(isinstance(one, list) and len(one) == 2 and versions(one) for one in told["changed"])
     )
 

@@ -93,7 +93,7 @@ class RemoteSums:
     def __init__(self, cohort: ReplicaCohort, clusters: int, held: bool, ledger: Ledger) -> None:
         self._cohort, self._link, self._clusters = cohort, cohort.link, clusters
         self._held = held  # the server has this client's term
-        self._ledger, self._version = ledger, np.ones(len(cohort), np.int64)  # nodes' metadata stay
+        self._ledger, self._version = ledger, np.zeros(len(cohort), np.int64)  # nodes' metadata stay
         self.broadcast_bytes: int | None = 0
 
     def offer(self, clients: Ints, assignment: Ints, error: Floats, centroids: Centroids) -> None:

@@ -81,6 +81,11 @@ def usable_cores() -> int:
         return cores
 
 
+def torch_version() -> str:
+    """Give torch's version with its build ("+cpu", "+cu130"), which the package's metadata may leave out."""
+    return str(torch.__version__)
+
+
 def device_name(device: str) -> str:
     """Name the device for the record."""
     if device == "cuda":
