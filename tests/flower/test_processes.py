@@ -62,6 +62,33 @@ def test_nothing_outlives_a_process_that_is_killed(tmp_path, sign):
         until(lambda: not running(family))
 
 
+@pytest.mark.parametrize("way", ["start", "follow"])
+def test_ctrl_c_while_a_program_is_being_started_leaves_nothing(way, monkeypatch):
+    born = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            born.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Processes() as processes:
+            monkeypatch.setattr(subprocess, "Popen", Interrupted)
+            ways = {
+                "start": lambda: processes.start("it", ["sleep", "321"], None, {}),
+                "follow": lambda: next(processes.follow("it", ["sleep", "321"], {})),
+            }
+            with pytest.raises(KeyboardInterrupt):
+                ways[way]()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(born) == 1
+    until(lambda: not running(born))
+
+
 def test_a_program_that_ended_is_told_with_its_last_words(tmp_path):
     with Processes() as processes:
         program = processes.start(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from flameche.errors import FlamecheError
 from flameche.flower import guard
@@ -35,7 +37,7 @@ class Processes:
         self, name: str, command: Sequence[str | Path], log: Path | None, env: Mapping[str, str]
     ) -> Program:
         """Start a program; what it prints goes to the log, or where our own words go."""
-        with ExitStack() as stack:
+        with _uninterrupted(), ExitStack() as stack:
             if log is not None:
                 log.parent.mkdir(parents=True, exist_ok=True)
             out = None if log is None else stack.enter_context(log.open("ab"))
@@ -47,30 +49,28 @@ class Processes:
                 env={**os.environ, **env},
                 process_group=0,  # in our session: a copy of a warm process may join it
             )
-        self._running[program.pid] = (name, program, log)
-        self._tell(program.pid)
+            self._keep(name, program, log)
         return program
 
     def follow(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[str]:
         """Start a program and yield its lines; it ends with whoever reads them. FlamecheError if it fails."""
-        program = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-            process_group=0,
-        )
-        self._running[program.pid] = (name, program, None)
-        self._tell(program.pid)
-        assert program.stdout is not None
-        try:
-            with program.stdout as lines:
-                yield from (line.decode(errors="replace").rstrip("\n") for line in lines)
+        with ExitStack() as stack:
+            with _uninterrupted():
+                program = subprocess.Popen(
+                    [str(part) for part in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **env},
+                    process_group=0,
+                )
+                self._keep(name, program, None)
+                stack.callback(self.end, [program])
+                assert program.stdout is not None
+                lines = stack.enter_context(program.stdout)
+            yield from (line.decode(errors="replace").rstrip("\n") for line in lines)
             if code := program.wait():
                 raise FlamecheError(f"{name} failed (exit code {code})")
-        finally:
-            self.end([program])
 
     @property
     def ids(self) -> list[int]:
@@ -121,10 +121,31 @@ class Processes:
     ) -> None:
         self.close()
 
+    def _keep(self, name: str, program: Program, log: Path | None) -> None:
+        self._running[program.pid] = (name, program, log)
+        self._tell(program.pid)
+
     def _tell(self, group: int) -> None:
         assert self._guard.stdin is not None
         self._guard.stdin.write(b"%d\n" % group)
         self._guard.stdin.flush()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C until a program that is being started is known to its guard, which is to end it."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield  # nothing is raised here
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda sign, frame: came.append((sign, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(*came[0])
 
 
 def last_words(log: Path) -> str:
