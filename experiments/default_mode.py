@@ -64,7 +64,7 @@ def one(
     experiment = load_experiment(HERE / f"{name}.toml", [f"data.heterogeneity={setting}", *PLAIN, *changes])
     metadata, group = metadata_of(experiment, seed, device, cache)
     world = world_of(experiment, seed, metadata, group)
-    method, _ = build_method(experiment, world)
+    method = build_method(experiment, world)
     right: list[bool] = []
 
     def look(record: dict) -> None:

@@ -39,8 +39,8 @@ guard (`scheme.min_cluster = 3`); three rounds without training, with all client
 round. Each cell: in how many runs every client is in the right cluster at the end (ARI 1.00), over seeds
 and both shares. *5 images*: the same with 5 images a class, however few the clients. Groups of two cannot
 be found with that guard: of the last three rows no run can be right, and `noted` counts the runs whose
-notes say that fewer clusters were told apart than asked for. `sums`: the most sums opened in any run; `solved`: the clients whose
-metadata the audit could solve, in the worst case over parties and runs.
+notes say that fewer clusters were told apart than asked for. `sums`: the most sums opened in any run;
+`solved`: the clients whose metadata the audit could solve, in the worst case over parties and runs.
 
 Made by `python experiments/few_sites.py play`, then `table`.
 """
@@ -82,7 +82,7 @@ def play(schemes: Sequence[str], seeds: Sequence[int], choose: bool, few: bool) 
         for sizes in SIZES:
             about = {"sizes": sizes, "setting": setting, "scheme": scheme, "choose": choose, "share": share}
             about["images"] = FEW if few else min(20, IMAGES // sum(sizes))
-            if key({**about, "seed": seed}) in known:
+            if key({**about, "few": few, "seed": seed}) in known:
                 continue
             found = cluster_experiment(experiment(**about), seed)
             leak = found["leakage"]

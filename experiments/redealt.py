@@ -139,7 +139,7 @@ def run(folder: Path, seeds: int) -> None:
                     }
                 )  # fmt: skip
                 world = world_of(experiment, seed, metadata, np.zeros(clients, np.int64))
-                method, _ = build_method(experiment, world)
+                method = build_method(experiment, world)
                 simulate(method, world, clients)
                 about = {"set": name, "clients": clients, "seed": seed, "least": least, "k": method.clusters}
                 LINES.add({**about, **provenance("cpu")})
