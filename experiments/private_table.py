@@ -107,7 +107,7 @@ def cluster(one: Experiment, seed: int, cache: Path) -> dict[str, Any]:
     assert source is not None
     noisy = source.release(np.arange(len(found)), lambda: found)
     world = world_of(one, seed, noisy, group)
-    method, _ = build_method(one, world)
+    method = build_method(one, world)
     result = simulate(method, world, one.participants)
     return {"k": method.clusters, "ari": round(result.ari_final, 4)}
 
