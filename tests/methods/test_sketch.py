@@ -128,6 +128,31 @@ def test_a_client_whose_data_drift_moves_to_its_new_group():
     assert method.assignment[mover] == method.assignment[model]
 
 
+def test_metadata_that_drift_back_are_the_term_that_the_guard_knows():
+    metadata, group = grouped((10, 10))
+    method, _ = made(metadata, group, clusters=2)
+    method.round(1, np.arange(20))
+    mover = np.flatnonzero(group == 0)[:1]
+    model = np.flatnonzero(group == 1)[:1]
+    for there, version in ((metadata.of(model), 1), (metadata.of(mover), 0), (metadata.of(model), 1)):
+        method.drift(mover, there)
+        assert method.exchange.guard.version[mover] == version
+    again, _ = made(metadata, group, clusters=2)
+    again.restore(method.state())
+    again.drift(mover, metadata.of(mover))
+    assert again.exchange.guard.version[mover] == 0
+
+
+def test_a_later_session_projects_clients_as_the_first_did():
+    metadata, group = grouped((10, 10, 10))
+    method, _ = made(metadata, group, clusters=3)
+    seen, run = [], method._take
+    method._take = lambda clients, found: seen.append(found.sketch.matrix) or run(clients, found)
+    method.round(1, np.arange(20))
+    method._hold_session(2, np.arange(30))
+    assert len(seen) == 2 and np.array_equal(seen[0], seen[1])
+
+
 def test_who_has_left_is_counted_no_more_and_may_come_back():
     metadata, group = grouped((10, 10))
     method, _ = made(metadata, group, clusters=2)

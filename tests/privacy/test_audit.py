@@ -54,9 +54,13 @@ def _alone(sets):
 
 
 def test_sums_of_other_terms_are_no_equations_for_these():
-    few = logged([{0, 1, 2}], "sketches") + logged([{0, 1}], "means")
+    few = logged([{0, 1, 2}], "errors") + logged([{0, 1}], "means")
     assert leakage(few, own=False).solved == 0
     assert leakage(logged([{0, 1, 2}, {0, 1}]), own=False).solved == 1
+
+
+def test_sketches_are_linear_in_the_metadata_that_means_are_of():
+    assert leakage(logged([{0, 1, 2}], "sketches") + logged([{0, 1}], "means"), own=False).solved == 1
 
 
 def test_a_term_that_changed_is_another_unknown():

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flameche.privacy.guard import MARGIN, Guard
+from flameche.errors import StoreError
+from flameche.privacy.guard import AFTER_SHARES, MARGIN, Guard
 from tests.attacks import pairs, solvable
 
 FEW = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=14)
@@ -188,6 +189,23 @@ def test_what_a_client_had_before_its_data_drifted_is_no_second_client():
 def test_where_nothing_is_guarded_anything_goes():
     guard = Guard(3, 1)
     assert guard.admit(np.array([1])) and guard.admit(np.array([0, 1]))
+
+
+def test_after_shares_whole_terms_too_must_leave_clients_unknown():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        guard, rows = Guard(12, 3), []
+        for step in range(30):
+            row = rng.choice([0.0, 0.125, 0.5, 1.0], 12) if step < 4 else (rng.random(12) < 0.6) * 1.0
+            members = np.flatnonzero(row)
+            if len(members) and guard.admit(members, weight=row[members]):
+                rows.append(row)
+        assert min(unknown(np.array(rows), i) for i in range(12)) > AFTER_SHARES - 1e-6
+
+
+def test_a_checkpoint_without_its_memory_is_refused():
+    with pytest.raises(StoreError, match="--fresh"):
+        Guard(9, 3).restore({"guard_released": np.zeros(9)})
 
 
 def test_its_memory_survives_a_restart():

@@ -32,6 +32,7 @@ from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.methods.selection import fewest, session_size
+from flameche.protocol.given import Given
 from flameche.rng import stream
 
 FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
@@ -57,6 +58,9 @@ class FlamecheSketch:
         self.wanted = most_clusters if clusters == "auto" else clusters
         self.cohort = world.cohort(scaled=True)
         self.exchange = world.exchange(self.cohort)
+        self.given = Given(
+            self.cohort
+        )  # what drifted clients had before: terms that come back are no new ones
         self.models = world.initial_models(1)
         shape = (1, *self.cohort.blocks)
         self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
@@ -121,7 +125,8 @@ class FlamecheSketch:
         self.heard[clients] |= self.far[clients]
         session = self._session(clients)
         with self.world.ledger.clock("client", "clustering"):
-            found = session.run(stream(self.world.seed, "sketch", self.sessions))
+            # The same stream for every session: other projections of the same clients would add up.
+            found = session.run(stream(self.world.seed, "sketch", 0))
         if found is None:
             return False
         self.sessions += 1
@@ -229,10 +234,12 @@ class FlamecheSketch:
         """Give clients [n] new metadata; they find their cluster anew when they next take part."""
         other = np.flatnonzero(self.cohort.differ(clients, metadata))
         clients, metadata = clients[other], metadata.of(other)
+        self.given.keep(clients)
         self.cohort.drift(clients, metadata)
-        self.exchange.guard.renew(clients)
+        self.exchange.guard.version[clients] = self.given.version(clients)
+        self.given.told(clients)
         self.drifted[clients] = True
-        self.inside[clients] = self.placed[clients] = self.heard[clients] = False
+        self.inside[clients] = self.placed[clients] = self.heard[clients] = self.far[clients] = False
 
     def leave(self, clients: Ints, vanished: bool = False) -> None:
         """Count clients no more; what was opened stays as it is."""
@@ -275,7 +282,7 @@ class FlamecheSketch:
         own |= {"theta": self.centroids.theta, "mass": self.centroids.mass}
         own |= {"numbers": np.array([self.sessions, self.clusters])}
         own |= {"drift/phi": self.cohort.phi[who], "drift/weight": self.cohort.weight[who]}
-        return {**own, **self.exchange.guard.state()}
+        return {**own, **self.given.state(), **self.exchange.guard.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
@@ -285,6 +292,7 @@ class FlamecheSketch:
         self.sessions, self.clusters = (int(n) for n in arrays["numbers"])
         phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
         self.cohort.take(np.flatnonzero(self.drifted), phi, weight)
+        self.given.restore(arrays)
         self.exchange.guard.restore(arrays)
 
 

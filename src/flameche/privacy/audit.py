@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+LINEAR = {"sketches": "metadata", "means": "metadata"}  # linear in the same: equations of one system
 SURE = 1e-8  # by how much a solved client may miss, by rounding
 
 
@@ -104,7 +105,11 @@ def leakage(log: list[Any], own: bool) -> Leakage:
             every.update(dict.fromkeys(opening.clients, opening.numbers))
             if len(set(opening.clients)) < len(come):
                 fewer.update(dict.fromkeys(opening.clients, opening.numbers))
-    systems = [solve([each for each in log if each.what == what], own) for what in {o.what for o in log}]
+    kinds = {opening.what: LINEAR.get(opening.what, opening.what) for opening in log}
+    systems = [
+        solve([each for each in log if kinds[each.what] == kind], own)
+        for kind in dict.fromkeys(kinds.values())
+    ]
     return Leakage(
         sums=len(log),
         numbers_per_client=max(every.values()),

@@ -32,11 +32,14 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.errors import StoreError
+
 Kind = Literal["sum", "histogram", "moments"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 TINY = 1e-7
 MARGIN = 0.25  # what stays unknown of a client, 1 less its leverage, after a sum by shares
+AFTER_SHARES = 0.05  # of sums of whole terms once there are such: without them no more is known in practice
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -50,6 +53,7 @@ class Guard:
         self._kind = np.zeros(clients, np.int64)  # of each column
         self._basis: Floats = np.zeros((0, 1))  # [rank kinds], orthonormal once written out by column
         self._moments: list[dict[int, float]] = []  # rows, by column, over which second moments were opened
+        self._shared = False  # whether a row counts clients by different shares
 
     def renew(self, clients: Ints) -> None:
         """Note that these clients' metadata are others from now on."""
@@ -83,7 +87,8 @@ class Guard:
             return True  # nothing is guarded
         columns = self._columns_of(members, self.version[members] if version is None else version)
         held, basis, inside = self._extended(columns, shares)
-        margin = TINY if (shares == shares[0]).all() else MARGIN
+        unequal = not bool((shares == shares[0]).all())
+        margin = MARGIN if unequal else AFTER_SHARES if self._shared else TINY
         if not inside and self._exposes(held, basis, margin):
             self.refused += 1
             return False
@@ -96,6 +101,7 @@ class Guard:
                 self._moments.append(now)
         if not inside:
             self._kind, self._basis = held, basis
+            self._shared |= unequal
         return True
 
     def leverage(self) -> Floats:
@@ -219,20 +225,23 @@ class Guard:
             "guard/basis": self._basis,
             "guard/version": self.version,
             "guard/moments": sets,
-            "guard/refused": np.array(self.refused),
+            "guard/numbers": np.array([self.refused, self._shared]),
         }
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        if "guard/kind" not in arrays:
-            return
+        if "guard/numbers" not in arrays:
+            raise StoreError(
+                "the checkpoint is of an earlier version, without the guard's memory; begin with --fresh"
+            )
         self._keys = np.append(np.arange(len(self.version)), arrays["guard/keys"].astype(np.int64))
         self._kind = arrays["guard/kind"].astype(np.int64)
         self._basis = arrays["guard/basis"].astype(np.float64)
         self.version = arrays["guard/version"].astype(np.int64)
         rows = arrays["guard/moments"].astype(np.float64)
         self._moments = [{c: float(row[c]) for c in np.flatnonzero(row).tolist()} for row in rows]
-        self.refused = int(arrays["guard/refused"])
+        refused, shared = arrays["guard/numbers"].astype(np.int64).tolist()
+        self.refused, self._shared = refused, bool(shared)
 
 
 def _pairs(basis: Floats, known: Floats, margin: float) -> bool:
