@@ -76,8 +76,7 @@ and back, median of five. *exchanges*: trips to all nodes and back in each round
 nodes also meet; *rounds*: their seconds; the last one also scores the models. *apiece*: seconds by
 exchange, scoring counted as one. *CPU*: seconds of all processes for one message to one node and back.
 *cold*: Flower's own programs, a new Python for each message, three seconds between looks for messages;
-*warm*: as `flameche deploy` runs them. Robust mode has as many exchanges in a quiet round, and up to some
-twenty more in one that tries moves.
+*warm*: as `flameche deploy` runs them.
 """
 
 

@@ -20,7 +20,9 @@ from flameche.options import (
 
 def select_k(
     experiment: ExperimentFile,
-    k: Annotated[str, typer.Option("--k", help="From how many clusters to how many.")] = "1..8",
+    k: Annotated[
+        str, typer.Option("--k", help="Rows to show; K is chosen from 1 to the upper end.")
+    ] = "1..8",
     overrides: Overrides = None,
     seed: SeedOption = None,
     device: DeviceOption = "auto",

@@ -88,9 +88,8 @@ def test_after_every_round_assignments_name_clusters_and_serving_names_models(na
     assert final is None or (final.shape == (12,) and final.max() < method.clusters)
 
 
-# Random centres, IFCA's and FeSEM's, can leave one of three unused, so that two groups stay together. Robust
-# FLAMECHE needs more than the one or two clients of a group that take part here; it has tests of its own.
-UNCERTAIN = ("fedavg", "fesem, different", "fesem, shared", "flameche", "flameche, decayed")
+# Random centres, IFCA's and FeSEM's, can leave one of three unused, so that two groups stay together.
+UNCERTAIN = ("fedavg", "fesem, different", "fesem, shared")
 CERTAIN = [n for n in VARIANTS if "ifca" not in n and n not in UNCERTAIN]
 
 

@@ -57,7 +57,7 @@ def made(way="plain", *, least=1, rounds=100, metadata=None, **options):
 
 @pytest.fixture(autouse=True)
 def _quick_sessions():
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         yield
 
 

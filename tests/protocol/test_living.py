@@ -114,7 +114,7 @@ def walk(world, seed, steps):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_masked_sums_are_those_of_who_is_there_and_what_they_told_whatever_happens(seed):
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         walk(World("secagg"), seed, 8)
 
 
@@ -186,7 +186,7 @@ def test_a_restart_between_drift_leaving_and_the_next_round_changes_no_sum(way, 
 
 def test_a_client_that_vanished_leaves_its_part_behind():
     world = World("secagg")
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         whole = world.play(everybody, HOME)
         world.way.forget(np.array([0]), vanished=True)
         rest = everybody[1:]
@@ -196,7 +196,7 @@ def test_a_client_that_vanished_leaves_its_part_behind():
 def test_who_leaves_pays_for_its_last_session_and_not_for_another():
     ledger = Ledger(CLIENTS)
     way, _ = made("secagg", ledger=ledger)
-    with patch("flameche.protocol.session.aggregate", in_the_clear_with_costs):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear_with_costs):
         offer(way, everybody, HOME)
         way.forget(np.array([7]))
         for homes in (HOME[:3], np.array([1, 2, 0])):
@@ -218,7 +218,7 @@ def test_who_is_held_back_says_nothing_while_others_move():
         sent.append(vectors)
         return in_the_clear(vectors, **how)
 
-    with patch("flameche.protocol.session.aggregate", watched):
+    with patch("flameche.protocol.masked.aggregate", watched):
         offer(way, everybody, home)
         before = [total.copy() for total in way._sums]
         drift(way, cohort, np.array([0]), 1)
@@ -230,7 +230,7 @@ def test_who_is_held_back_says_nothing_while_others_move():
 
 def test_who_comes_back_before_it_was_taken_out_stays():
     world = World("secagg")
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         whole = world.play(everybody, HOME)
         world.way.forget(np.array([0, 3]))
         assert same(world.play(everybody, HOME), whole)
@@ -341,7 +341,7 @@ def test_a_guarded_server_never_shows_the_change_of_few(way, seed):
 def test_guarded_masked_sums_never_change_by_the_part_of_few(seed):
     way, cohort = made("secagg", least=3)
     rng, home = np.random.default_rng(seed), np.full(CLIENTS, -1)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         offer(way, everybody, HOME)
         home[:], history, changes = HOME, [way._part.copy()], 0
         rows = [*rows_of(way._part)]
@@ -375,7 +375,7 @@ def rows_of(part):
 
 def test_what_a_client_leaves_and_what_it_drifts_count_alike_for_the_guard_under_masks():
     way, cohort = made("secagg", least=3)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         offer(way, everybody, np.zeros(CLIENTS, np.int64))
         start = way._sums[0].copy()
         drift(way, cohort, np.array([0]), 1)

@@ -63,7 +63,7 @@ def test_criteria_come_from_two_exchanges_of_sums():
 def stored(metadata, clusters, server):
     cohort, every = Cohort(metadata, Plain(), Ledger(len(metadata))), np.arange(len(metadata))
     start = blank(metadata, clusters)
-    server.store(every, cohort.contribute(MStep(start), every, np.zeros_like(every), start))
+    server.store(every, cohort.seal(cohort.terms(MStep(start), every, np.zeros_like(every), start)))
 
 
 def opened(totals):
@@ -103,7 +103,7 @@ def test_a_group_of_nobody_has_no_sum():
     metadata, _ = planted_metadata(clients=4)
     cohort, server = Cohort(metadata, Plain(), Ledger(4)), AdditiveServer(Plain().adder(), Ledger(4), 3)
     start, cluster = blank(metadata, 3), np.array([0, 0, 2, 2])
-    terms = cohort.contribute(MStep(start), np.arange(4), cluster, start)
+    terms = cohort.seal(cohort.terms(MStep(start), np.arange(4), cluster, start))
     assert [total is None for total in server.sums(terms, cluster)] == [False, True, False]
 
 
@@ -171,14 +171,14 @@ def test_imputation_fills_missing_blocks_from_the_clients_centroid():
     centroids = Centroids(np.array([[[9.0, 9.0], [2.0, 4.0]]]), np.ones((1, 2)))
     who = np.array([0])
     imputing = Cohort(metadata, Plain(), Ledger(1), missing="impute")
-    (term,) = imputing.contribute(MStep(centroids), who, who, centroids)
+    (term,) = imputing.seal(imputing.terms(MStep(centroids), who, who, centroids))
     assert imputing.imputes
     assert Plain().client_key().open(term).tolist() == [1, 1, 2, 4, 1, 1, 1]
     counting = Cohort(metadata, Plain(), Ledger(1))
-    (term,) = counting.contribute(MStep(centroids), who, who, centroids)
+    (term,) = counting.seal(counting.terms(MStep(centroids), who, who, centroids))
     assert Plain().client_key().open(term).tolist() == [1, 1, 0, 0, 1, 0, 1]
     zeroing = Cohort(metadata, Plain(), Ledger(1), missing="zero")
-    (term,) = zeroing.contribute(MStep(centroids), who, who, centroids)
+    (term,) = zeroing.seal(zeroing.terms(MStep(centroids), who, who, centroids))
     assert Plain().client_key().open(term).tolist() == [1, 1, 0, 0, 1, 1, 1]
 
 

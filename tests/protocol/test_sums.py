@@ -117,7 +117,7 @@ def moves(seed, count, clients=12, clusters=3, at_least=2):
 @given(st.integers(0, 10**6))
 def test_masked_running_sums_are_those_over_all_seen_whatever_moved(seed):
     masked = sums("secagg")
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         for who, k, seen, homes in moves(seed, 8):
             offer(masked, who, k)
             wanted = [expected(seen[homes == j]) if (homes == j).any() else None for j in range(3)]
@@ -162,7 +162,7 @@ def test_stored_sums_are_those_over_the_members_whatever_moved(kind, error):
 def test_sums_over_participants_are_those_of_each_cluster_where_the_guard_permits(seed, least):
     masked = sums("secagg", least=least, over="participants")
     guard = Guard(12, least)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         for who, k, *_ in moves(seed, 4, at_least=1):
             offer(masked, who, k)
             permits = [guard.admit(who[k == j]) for j in range(3)]
@@ -206,7 +206,7 @@ def test_no_block_is_ever_changed_by_fewer_than_the_least(seed, least):
         sessions.append(vectors.reshape(len(vectors), 3, -1))
         return in_the_clear(vectors, **how)
 
-    with patch("flameche.protocol.session.aggregate", watched):
+    with patch("flameche.protocol.masked.aggregate", watched):
         for who, k, seen, homes in moves(seed, 10, at_least=1):
             offer(masked, who, k)
             for total in masked.totals(seen, homes):
@@ -220,7 +220,7 @@ def test_no_block_is_ever_changed_by_fewer_than_the_least(seed, least):
 @given(st.integers(0, 10**6), st.integers(2, 4))
 def test_what_was_held_back_still_moves_once_enough_move(seed, least):
     masked, everybody = sums("secagg", least=least), np.arange(12)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         offer(masked, everybody, everybody // 4)
         for who, k, *_ in moves(seed, 5):
             offer(masked, who, k)
@@ -234,7 +234,7 @@ def test_what_was_held_back_still_moves_once_enough_move(seed, least):
 
 def test_a_masked_move_is_made_whole_or_not_at_all():
     masked, everybody = sums("secagg", least=3), np.arange(12)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         offer(masked, everybody[:11], np.array([0] * 6 + [1] * 5))
         before = masked.totals(everybody, everybody)
         # three go from 0 to 1, a fourth is new in 1: the difference of all together would be the fourth
@@ -562,7 +562,7 @@ def test_sums_that_were_wanted_and_held_back_are_counted(kind, over, held):
         way = HiddenSums(Cohort(planted()[0], scheme("bfv"), ledger), scheme("bfv"), 3, 3, ledger)
     else:
         way = sums(kind, least=3, over=over, ledger=ledger)
-    with patch("flameche.protocol.session.aggregate", in_the_clear):
+    with patch("flameche.protocol.masked.aggregate", in_the_clear):
         for k in ([0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]):
             offer(way, who, np.array(k))
             way.totals(who, np.array(k))

@@ -43,11 +43,10 @@ GAIN = 1e-6  # of the log-likelihood, a client's on average: less is none
 
 @dataclass(frozen=True)
 class Mixture:
-    """A family and its components' totals [K S+1]; clients' log-likelihoods on average, step by step."""
+    """A family and its components' totals [K S+1]."""
 
     family: Family
     totals: Floats
-    likelihoods: tuple[float, ...] = ()  # NaN where a component's sum was refused
 
     def e_step(self, own: Blocks, inside: Floats | None = None) -> tuple[Floats, Floats]:
         """Compute responsibilities and log-likelihoods; with few clients, components share one spread."""
@@ -123,7 +122,7 @@ class SoftSession(Session):
         # The audit's names for terms that these are linear in: sketches, or metadata as prepared.
         what = "sketches" if self.family == "full" else "means"
         kind: Kind = "moments" if family.moments else "sum"
-        before, best, likelihoods = (now, inside), -np.inf, list[float]()
+        before, best = (now, inside), -np.inf
         known = isinstance(family, Directions) and np.array_equal(told, inside)  # by the sums of clusters
         for step in range(int(known), STEPS):
             if step:
@@ -134,8 +133,8 @@ class SoftSession(Session):
                 told = resp
             sums = self.exchange.shared_sums(what, counted, self.clients, told, kind)
             if step:
-                likelihoods.append(family.scale * float(sums[told.any(axis=0), -2].sum()) / len(own))
-                climbed = likelihoods[-1] + family.log_prior(now.totals) / len(own)
+                total = float(sums[told.any(axis=0), -2].sum())  # NaN where a component's sum was refused
+                climbed = family.scale * total / len(own) + family.log_prior(now.totals) / len(own)
                 if climbed <= best + GAIN:
                     now, inside = before if climbed < best else (now, inside)
                     break
@@ -143,7 +142,7 @@ class SoftSession(Session):
             before = now, inside
             totals = mixture.m_step(np.nan_to_num(np.delete(sums, -2, axis=1)), now.totals)
             now, inside = replace(now, totals=totals), np.where(np.isfinite(sums[:, -1]), told, inside)
-        return replace(now, likelihoods=tuple(likelihoods)), inside
+        return now, inside
 
 
 def in_eighths(resp: Floats) -> Floats:

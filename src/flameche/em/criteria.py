@@ -24,51 +24,36 @@ def spread_terms(phi: Floats, weight: Floats, assignment: Ints, means: Centroids
     return np.stack([np.sqrt(squared), squared, np.ones(len(phi))], axis=1)
 
 
-def davies_bouldin(means: Centroids, spread: Floats) -> float:
-    """Average, over the non-empty clusters, the worst ratio of widths to separation; lower is better.
-
-    spread [K 3], the sums of `spread_terms`. NaN with fewer than two non-empty clusters.
-    """
+def from_spread(means: Centroids, spread: Floats) -> tuple[float, float]:
+    """Compute both from the sums of `spread_terms` [K 3]; empty clusters do not count."""
     alive = np.flatnonzero(spread[:, 2] > 0.5)
-    if len(alive) < 2:
-        return float("nan")
-    width = spread[alive, 0] / spread[alive, 2]
-    centres = means.theta[alive].reshape(len(alive), -1)
-    apart = np.sqrt(((centres[:, None] - centres[None]) ** 2).sum(-1))
-    np.fill_diagonal(apart, np.inf)
-    with np.errstate(divide="ignore"):
-        return float(((width[:, None] + width[None]) / apart).max(axis=1).mean())
-
-
-def calinski_harabasz(means: Centroids, spread: Floats) -> float:
-    """Compare the scatter between clusters with the scatter within; higher is better.
-
-    spread [K 3], the sums of `spread_terms`. NaN where it is undefined: one cluster, or all singletons.
-    """
-    alive = np.flatnonzero(spread[:, 2] > 0.5)
-    count = spread[alive, 2]
-    if len(alive) < 2 or count.sum() <= len(alive):
-        return float("nan")
-    centres = means.theta[alive].reshape(len(alive), -1)
-    centre = (count[:, None] * centres).sum(0) / count.sum()
-    between = (count * ((centres - centre) ** 2).sum(1)).sum() / (len(alive) - 1)
-    within = spread[alive, 1].sum() / (count.sum() - len(alive))
-    return float(between / within) if within > 0 else float("inf")
+    centres, count = means.theta[alive].reshape(len(alive), -1), spread[alive, 2]
+    return _both(centres, spread[alive, 0] / count, spread[alive, 1].sum(), count)
 
 
 def from_widths(centres: Floats, squares: Floats, count: Floats) -> tuple[float, float]:
     """Compute both from clusters' centres [K D], mean squared distances to them [K], and sizes [K].
 
-    Davies-Bouldin takes widths as root mean squares here. NaN with one cluster.
+    Davies-Bouldin takes widths as root mean squares here.
     """
-    k, n = len(count), float(count.sum())
+    return _both(centres, np.sqrt(np.maximum(squares, 0.0)), float(count @ squares), count)
+
+
+def _both(centres: Floats, width: Floats, scatter: float, count: Floats) -> tuple[float, float]:
+    """Average the worst ratios of widths to separation; divide the scatter between by that within clusters.
+
+    NaN with one cluster, and Calinski-Harabasz of singletons alone; it is infinite without scatter within.
+    """
+    k, n = len(count), count.sum()
     if k < 2:
         return float("nan"), float("nan")
     apart = np.sqrt(((centres[:, None] - centres[None]) ** 2).sum(-1))
     np.fill_diagonal(apart, np.inf)
-    width = np.sqrt(np.maximum(squares, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        dbi = ((width[:, None] + width[None]) / apart).max(axis=1).mean()
-    between = (count * ((centres - count @ centres / n) ** 2).sum(axis=1)).sum() / (k - 1)
-    within = float(count @ squares) / (n - k) if n > k else float("nan")
-    return float(dbi), float(between / within) if within > 0 else float("nan")
+        dbi = float(((width[:, None] + width[None]) / apart).max(axis=1).mean())
+    if n <= k:
+        return dbi, float("nan")
+    centre = (count[:, None] * centres).sum(0) / n
+    between = (count * ((centres - centre) ** 2).sum(1)).sum() / (k - 1)
+    within = scatter / (n - k)
+    return dbi, float(between / within) if within > 0 else float("inf")

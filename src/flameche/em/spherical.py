@@ -25,6 +25,8 @@ NOISE = 1e-5  # what a sum of weights may be off by under CKKS; the smallest wei
 SCATTER = 0.03  # the variance of a sample in each of 16 numbers, where samples have length one at most
 FULL = 64  # samples from which a class mean counts in full: a scale that asks nothing of other clients
 
+FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
+
 
 @dataclass(frozen=True)
 class Centroids:

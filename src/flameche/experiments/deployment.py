@@ -145,8 +145,6 @@ def check_deployable(experiment: Experiment) -> None:
     kind, method = experiment.method.kind, experiment.method
     if kind not in PRELOAD:
         raise ConfigError(f'method.kind = "{kind}" does not run on a network; {", ".join(PRELOAD)} do')
-    if getattr(method, "clusters", 1) == "auto" and getattr(method, "mode", "") != "sketch":
-        raise ConfigError('method.clusters = "auto" does not run on a network; choose K by flameche select-k')
     if getattr(method, "hide_assignments", False):
         raise ConfigError("method.hide_assignments does not run on a network")
     if getattr(method, "missing", "counts") == "impute":

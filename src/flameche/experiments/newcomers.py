@@ -20,7 +20,7 @@ from scipy.special import ndtr
 
 from flameche.crypto.plain import Plain
 from flameche.crypto.registry import KEYED
-from flameche.em.spherical import Centroids, Floats, Ints, cosine
+from flameche.em.spherical import FAR, SD, Centroids, Floats, Ints, cosine
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
 from flameche.experiments.extraction import MEANS, Extraction, Shape
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[np.generic]]
 PARTS = 10  # of a newcomer's samples, each left out once, to see how sure its cluster is
 SURE = 0.95  # below, a newcomer is warned
-FAR = 4.0  # standard deviations beyond which a newcomer is far
-SD = 1.2533  # standard deviations of a normal variable in one mean absolute deviation
 
 
 def keepsake(experiment: Experiment, seed: int, setup: Setup, result: Result) -> Arrays:

@@ -251,7 +251,7 @@ class PrivacyConfig(Table):
     """
 
     epsilon: Annotated[float, Field(gt=0, le=1000)] | None = None
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: float = Field(default=1e-5, gt=0, le=0.01)
     noise: Literal["secret", "seeded"] = "secret"
 
 

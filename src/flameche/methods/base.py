@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from flameche.crypto.api import Scheme
 from flameche.crypto.masking import SecAgg
+from flameche.em.spherical import Centroids
 from flameche.errors import BadInput
 from flameche.metadata.extractors import ClientSamples, Metadata
 from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
-from flameche.protocol.exchange import Exchange
+from flameche.protocol.exchange import Exchange, by_share
 from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.sums import StoredSums, Sums
@@ -92,18 +93,21 @@ class World:
 
         hidden: a client takes all models, so that its choice is its own; fetched: it has them already.
         """
-        size = self.model_bytes(models)
-        down = (self.updates.model_bytes if self.updates else 0) or (size * len(models) if hidden else size)
-        self.ledger.received("model", clients, 0 if fetched else down)
+        down = 0 if fetched else self.down_bytes(models, len(models) if hidden else 1)
+        self.ledger.received("model", clients, down)
         with self.ledger.clock("client", "training"):
             trained = self.trainer.train(models, pick, clients, round, pull, sgd)
         if self.updates is None:
-            self.ledger.sent("model", clients, size)
+            self.ledger.sent("model", clients, self.model_bytes(models))
         return trained
 
     def model_bytes(self, models: Models) -> int:
-        """Count the bytes of one model on its way."""
+        """Count the bytes of one model on its way up."""
         return models.nbytes(with_buffers=self.trainer.plan.bn_buffers != "local")
+
+    def down_bytes(self, models: Models, count: int = 1) -> int:
+        """Count the bytes of so many models on their way down, or of the sealed sum that holds all."""
+        return (self.updates.model_bytes if self.updates else 0) or count * self.model_bytes(models)
 
     def average(
         self,
@@ -181,9 +185,7 @@ class World:
         terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
         totals: list[Floats | None] = []
         if hidden:
-            hot = np.eye(len(previous))[cluster]
-            blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
-            total = self.updates.total(blocks, clients)
+            total = self.updates.total(by_share(terms, np.eye(len(previous))[cluster]), clients)
             totals = [] if total is None else list(total.reshape(len(previous), -1))
         else:
             for k in range(len(previous)):
@@ -211,8 +213,7 @@ class World:
         models, opened = previous, given.sum(axis=0) > 0
         if opened.any():
             terms = np.column_stack([flat * weight[:, None], weight, np.ones(len(flat))])
-            blocks = (given[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
-            total = self.updates.total(blocks, clients)
+            total = self.updates.total(by_share(terms, given), clients)
             opened &= total is not None  # there were enough; None: its ciphertexts cancel out
             sums = np.zeros((0, 0)) if total is None else total.reshape(len(previous), -1)
             for k in np.flatnonzero(opened).tolist():
@@ -286,6 +287,46 @@ class Outcome:
     dbi: float = float("nan")
     ch: float = float("nan")
     keep: Arrays = field(default_factory=dict)  # what a newcomer needs to find its cluster
+
+
+class Living:
+    """What FLAMECHE's modes share: centroids, and clients whose metadata change, who leave and come again."""
+
+    def __init__(self, world: World, cohort: Cohort, clusters: int) -> None:
+        self.world, self.cohort = world, cohort
+        self.models = world.initial_models(clusters)
+        shape = (clusters, *cohort.blocks)
+        self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        self.assignment = np.full(world.clients, UNSEEN, np.int64)
+        self.left, self.drifted = np.zeros(world.clients, bool), np.zeros(world.clients, bool)
+
+    @property
+    def present(self) -> Ints:
+        """List the clients that have not left."""
+        return np.flatnonzero(~self.left)
+
+    def refuse_gone(self, participants: Ints) -> None:
+        """Stop with one line where somebody takes part who has left."""
+        if (gone := participants[self.left[participants]]).size:
+            raise BadInput(f"client {gone[0]} has left and takes part; let it join first")
+
+    def join(self, clients: Ints) -> None:
+        """Let clients take part that left, or were not there from the start."""
+        self.left[clients] = False
+
+    def state(self) -> Arrays:
+        """Give the centroids, and the metadata of who drifted."""
+        who = np.flatnonzero(self.drifted)
+        drifted = {"drift/phi": self.cohort.phi[who], "drift/weight": self.cohort.weight[who]}
+        return {"theta": self.centroids.theta, "mass": self.centroids.mass, **drifted}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take back what `state` gave; it must be known by now who drifted."""
+        theta, mass, phi, weight = (
+            arrays[name].astype(np.float64) for name in ("theta", "mass", "drift/phi", "drift/weight")
+        )
+        self.centroids = Centroids(theta, mass)
+        self.cohort.take(np.flatnonzero(self.drifted), phi, weight)
 
 
 class Method(Protocol):

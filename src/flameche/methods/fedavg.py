@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from flameche.methods.base import About, World
-from flameche.methods.partitioned import Partitioned, one_part
+from flameche.methods.partitioned import Partitioned
 
 
 class FedAvg(Partitioned):
@@ -20,4 +22,4 @@ class FedAvg(Partitioned):
     about: ClassVar[About] = About("FedAvg", "–", "sums", "model")
 
     def __init__(self, world: World) -> None:
-        super().__init__(world, one_part(world.clients))
+        super().__init__(world, np.zeros(world.clients, np.int64))

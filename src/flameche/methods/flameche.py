@@ -28,13 +28,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flameche.em.recluster import redistribute, worst_cluster
 from flameche.em.spherical import NOISE, Centroids
-from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Living, Outcome, World
 from flameche.protocol.client import Missing
 from flameche.protocol.phases import Deviations, Errors, MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
@@ -43,7 +40,7 @@ from flameche.rng import stream
 ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
 
 
-class Flameche:
+class Flameche(Living):
     """Algorithm 1 of the paper; its lines are numbered in `round`."""
 
     about: ClassVar[About] = About(
@@ -72,27 +69,20 @@ class Flameche:
         recluster_over: Literal["seen", "participants"] = "seen",
         hide_assignments: bool = False,
     ) -> None:
-        self.world, self.clusters = world, clusters
+        super().__init__(world, world.cohort(unit_norm=unit_norm, missing=missing), clusters)  # line 3
+        self.clusters = clusters
         self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
         self.recluster_last, self.recluster_over = recluster_last, recluster_over
         self.hidden = hide_assignments
-        self.cohort = world.cohort(unit_norm=unit_norm, missing=missing)
         self.sums: Sums = world.sums(self.cohort, clusters, over=m_step, hidden=hide_assignments)
-        self.models = world.initial_models(clusters)  # line 3
-        self.assignment = np.full(world.clients, UNSEEN, np.int64)  # k_i
-        self.error = np.zeros(world.clients)
-        self.left: NDArray[np.bool_] = np.zeros(world.clients, bool)
-        self.drifted = self.left.copy()  # who has other metadata than at first
-        shape = (clusters, *self.cohort.blocks)
-        self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        self.error = np.zeros(world.clients)  # e_i; k_i is in `assignment`
         if init == "vectors":
-            draw = stream(world.seed, "flameche", "vectors").standard_normal(shape)
-            self.centroids = Centroids(draw, np.ones(shape[:2]))
+            draw = stream(world.seed, "flameche", "vectors").standard_normal(self.centroids.theta.shape)
+            self.centroids = Centroids(draw, np.ones(draw.shape[:2]))
 
     def round(self, r: int, participants: Ints) -> bool:
         """Play round r of Algorithm 1; tell whether clients were redistributed."""
-        if (gone := participants[self.left[participants]]).size:
-            raise BadInput(f"client {gone[0]} has left and takes part; let it join first")
+        self.refuse_gone(participants)
         if r == 1 and self.init == "partition":  # line 3, theta^(0)
             self._partition(participants)
         self._broadcast(participants)  # line 6
@@ -117,11 +107,6 @@ class Flameche:
         """List the clients that have taken part: V in the paper."""
         return np.flatnonzero(self.assignment != UNSEEN)
 
-    @property
-    def present(self) -> Ints:
-        """List the clients that have not left."""
-        return np.flatnonzero(~self.left)
-
     def model_of(self, k: Ints) -> Ints:
         """Tell which model serves clients of these clusters [n]; of one that is lost, any will do."""
         return k % self.clusters
@@ -144,7 +129,8 @@ class Flameche:
         movable = self.sums.movable(seen, participants) if self.recluster_over == "seen" else participants
         members = movable[self.assignment[movable] == worst]
         targets = np.append(empty, worst)
-        self.assignment[members] = redistribute(members, targets, stream(self.world.seed, "recluster", r))
+        draw = stream(self.world.seed, "recluster", r).integers(len(targets), size=len(members))
+        self.assignment[members] = targets[draw]
         k, e = self.assignment[participants], self.error[participants]
         self.sums.offer(participants, k, e, self.centroids)
         self._m_step(seen if self.over == "seen" else participants)
@@ -178,10 +164,6 @@ class Flameche:
         self.sums.forget(clients, vanished)
         self.left[clients], self.assignment[clients] = True, UNSEEN
 
-    def join(self, clients: Ints) -> None:
-        """Let clients take part that left, or were not there from the start."""
-        self.left[clients] = False
-
     def serving(self) -> Ints:
         """Serve each client its cluster's model; one never seen takes an E-step to find its own."""
         serving, unseen = self.assignment.copy(), np.flatnonzero(self.assignment == UNSEEN)
@@ -206,18 +188,20 @@ class Flameche:
 
     def state(self) -> Arrays:
         """Give errors, centroids, who left, the metadata of who drifted, and the server's sealed terms."""
-        who = np.flatnonzero(self.drifted)
-        own: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "error": self.error}
-        own |= {"left": self.left, "drift/clients": who}
-        own |= {"drift/phi": self.cohort.phi[who], "drift/weight": self.cohort.weight[who]}
-        return {**own, **self.sums.state()}
+        who: Arrays = {"left": self.left, "drift/clients": np.flatnonzero(self.drifted)}
+        return {**super().state(), "error": self.error, **who, **self.sums.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.error = arrays["error"].astype(np.float64)
-        self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
-        self.left, who = arrays["left"].astype(bool), arrays["drift/clients"].astype(np.int64)
-        self.drifted[who] = True
-        phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
-        self.cohort.take(who, phi, weight)
+        self.left = arrays["left"].astype(bool)
+        self.drifted[arrays["drift/clients"].astype(np.int64)] = True
+        super().restore(arrays)
         self.sums.restore(arrays)
+
+
+def worst_cluster(error_sum: Floats, count: Floats, empty: Ints) -> int:
+    """Find the non-empty cluster with the highest average error [K]; of equals the first."""
+    mean = np.divide(error_sum, count, out=np.full(len(count), -np.inf), where=count > 0)
+    mean[empty] = -np.inf
+    return int(mean.argmax())

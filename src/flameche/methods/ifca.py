@@ -49,7 +49,9 @@ class Ifca:
 
     def round(self, r: int, participants: Ints) -> bool:
         """Choose, train and average in every start; tell that nobody was redistributed."""
-        self.world.ledger.received("model", participants, self._size() * len(self.models))
+        self.world.ledger.received(
+            "model", participants, self.world.down_bytes(self.models) * len(self.models)
+        )
         with self.world.ledger.clock("client", "clustering"):
             choice = np.stack([self._choose(participants, s) for s in range(self.restarts)])  # [S n]
             if self.first == "random":
@@ -66,11 +68,6 @@ class Ifca:
             self._validate(pick, participants)
         self.assignment = self.choice[self.best].copy()
         return False
-
-    def _size(self) -> int:
-        """Count the bytes of one model on its way down."""
-        sealed = self.world.updates.model_bytes if self.world.updates else 0
-        return sealed or self.world.model_bytes(self.models)
 
     def _choose(self, clients: Ints, start: int) -> Ints:
         """Let clients [n] take the model of a start with the lowest training loss [n]."""
@@ -96,7 +93,7 @@ class Ifca:
         That is a sum: a participant sends the change of its own. It fetches its averaged models for it.
         """
         clients = np.tile(participants, self.restarts)
-        self.world.ledger.received("tuning", participants, self._size() * self.restarts)
+        self.world.ledger.received("tuning", participants, self.world.down_bytes(self.models) * self.restarts)
         with self.world.ledger.clock("client", "tuning"):
             _, accuracy = self.world.trainer.judge(self.models, pick, clients, "held")
             none = np.isnan(accuracy)

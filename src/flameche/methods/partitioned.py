@@ -1,4 +1,4 @@
-"""FedAvg inside the parts of a partition that is known from the start."""
+"""FedAvg inside the parts of a partition: one that is known from the start, or found on the way."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ class Partitioned:
     def __init__(self, world: World, partition: Ints) -> None:
         self.world = world
         self.assignment = partition
-        self.clusters = int(partition.max()) + 1
-        self.models = world.initial_models(self.clusters)
+        self.models = world.initial_models(max(1, int(partition.max()) + 1))
         self.seen = np.zeros(world.clients, bool)
 
+    @property
+    def clusters(self) -> int:
+        """Count the parts."""
+        return len(self.models)
+
     def round(self, r: int, participants: Ints) -> bool:
-        """Train and average; nobody ever changes part."""
-        part = self.assignment[participants]
+        """Train and average; nobody changes part."""
+        part = self.serving()[participants]
         trained = self.world.train(self.models, part, participants, r)
         self.seen[participants] = True
-        members = np.where(self.seen, self.assignment, UNSEEN)
+        members = np.where(self.seen, self.serving(), UNSEEN)
         self.models = self.world.average(self.models, trained, part, participants, members=members)
         return False
 
     def serving(self) -> Ints:
-        """Serve each client its part's model."""
-        return self.assignment
+        """Serve each client its part's model; all one model while there are no parts."""
+        return np.maximum(self.assignment, 0)
 
     def finish(self) -> Outcome:
         """Report the partition."""
@@ -41,8 +45,3 @@ class Partitioned:
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         self.seen = arrays["seen"].astype(bool)
-
-
-def one_part(clients: int) -> Ints:
-    """Put everybody together [C]."""
-    return np.zeros(clients, np.int64)

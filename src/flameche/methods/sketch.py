@@ -26,19 +26,16 @@ from flameche.clustering.session import Found, Session
 from flameche.em.criteria import from_widths
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
-from flameche.em.spherical import NOISE, Centroids, Floats, cosine
+from flameche.em.spherical import FAR, NOISE, SD, Centroids, Floats, cosine
 from flameche.em.ward import keep_names
-from flameche.errors import BadInput
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Outcome, World
 from flameche.methods.selection import fewest, session_size
 from flameche.protocol.given import Given
 from flameche.rng import stream
 
-FAR, SD = 4.0, 1.2533  # standard deviations to a client that is far; of them in one mean absolute deviation
 
-
-class FlamecheSketch:
+class FlamecheSketch(Living):
     """Clusters from one session; then rounds of training, in which newcomers find their cluster."""
 
     about: ClassVar[About] = About(
@@ -53,40 +50,27 @@ class FlamecheSketch:
     )
 
     def __init__(self, world: World, *, clusters: int | Literal["auto"] = 4, most_clusters: int = 8) -> None:
-        self.world, self.clusters = world, 1  # until clusters are known
+        super().__init__(world, world.cohort(scaled=True), 1)
+        self.clusters = 1  # until they are known
         self.choose = clusters == "auto"
         self.wanted = most_clusters if clusters == "auto" else clusters
-        self.cohort = world.cohort(scaled=True)
         self.exchange = world.exchange(self.cohort)
-        self.given = Given(
-            self.cohort
-        )  # what drifted clients had before: terms that come back are no new ones
-        self.models = world.initial_models(1)
-        shape = (1, *self.cohort.blocks)
-        self.centroids = Centroids(np.zeros(shape), np.zeros(shape[:2]))
+        self.given = Given(self.cohort)  # knows terms again that drift back
         self.spread = np.full((1, 3), np.nan)
         self.inside = np.zeros((world.clients, 1))  # how much of each client's term is in each cluster's sum
-        self.assignment = np.full(world.clients, UNSEEN, np.int64)
         self.placed = np.zeros(world.clients, bool)  # who knows its cluster, by the centroids of now
         self.far = np.zeros(world.clients, bool)
         self.heard = np.zeros(world.clients, bool)  # far clients for whose sake there was a session already
-        self.left, self.drifted = np.zeros(world.clients, bool), np.zeros(world.clients, bool)
-        self.sessions, self.waiting = 0, False
+        self.sessions = 0
 
     @property
     def found(self) -> bool:
         """Tell whether there are clusters."""
         return bool((self.centroids.mass > NOISE).any())
 
-    @property
-    def present(self) -> Ints:
-        """List the clients that have not left."""
-        return np.flatnonzero(~self.left)
-
     def round(self, r: int, participants: Ints) -> bool:
         """Play round r; tell whether there was a clustering session."""
-        if (gone := participants[self.left[participants]]).size:
-            raise BadInput(f"client {gone[0]} has left and takes part; let it join first")
+        self.refuse_gone(participants)
         held = self._due(participants) and self._hold_session(r, participants)
         if self.found:
             self._place(participants[~self.placed[participants]])
@@ -248,7 +232,8 @@ class FlamecheSketch:
 
     def join(self, clients: Ints) -> None:
         """Let clients take part that left, or were not there from the start."""
-        self.left[clients] = self.heard[clients] = False
+        super().join(clients)
+        self.heard[clients] = False
 
     def serving(self) -> Ints:
         """Serve each client its cluster's model; one that has no cluster yet takes an E-step to find it."""
@@ -277,21 +262,16 @@ class FlamecheSketch:
 
     def state(self) -> Arrays:
         """Give all that must survive a restart."""
-        who = np.flatnonzero(self.drifted)
         own: Arrays = {name: getattr(self, name) for name in ARRAYS}
-        own |= {"theta": self.centroids.theta, "mass": self.centroids.mass}
         own |= {"numbers": np.array([self.sessions, self.clusters])}
-        own |= {"drift/phi": self.cohort.phi[who], "drift/weight": self.cohort.weight[who]}
-        return {**own, **self.given.state(), **self.exchange.guard.state()}
+        return {**super().state(), **own, **self.given.state(), **self.exchange.guard.state()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
         for name in ARRAYS:
             setattr(self, name, arrays[name].astype(getattr(self, name).dtype))
-        self.centroids = Centroids(arrays["theta"].astype(np.float64), arrays["mass"].astype(np.float64))
+        super().restore(arrays)
         self.sessions, self.clusters = (int(n) for n in arrays["numbers"])
-        phi, weight = (arrays[f"drift/{name}"].astype(np.float64) for name in ("phi", "weight"))
-        self.cohort.take(np.flatnonzero(self.drifted), phi, weight)
         self.given.restore(arrays)
         self.exchange.guard.restore(arrays)
 

@@ -10,8 +10,8 @@ Deviations: the paper says nothing of how a mixture starts, nor of what soft clu
 - `training = "likeliest"`: a client trains the model of its most likely cluster, and counts for it alone.
   "weighted": it trains the same model, and the result counts for every cluster by responsibility.
 - Who is far from every cluster, DBI and CH are judged by the hard clusters' centroids.
-On metadata of real images responsibilities are nearly all 0 or 1 (see `em/vmf.py`): then both ways of
-training are the same, and what the mixture adds to k-means is the likelihood.
+On metadata of real images responsibilities are nearly all 0 or 1 (see `em/vmf.py`), and then
+both ways of training are the same.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Soft(FlamecheSketch):
         own: Arrays = {"resp": self.resp}
         own |= {"drift/own": self.metadata.phi[who], "drift/counts": self.metadata.counts[who]}
         if self.mixture is not None:
-            own |= {"totals": self.mixture.totals, "likelihoods": np.array(self.mixture.likelihoods)}
+            own["totals"] = self.mixture.totals
             if isinstance(family := self.mixture.family, Full):
                 own |= {f"sketch/{f.name}": getattr(family.sketch, f.name) for f in fields(Sketch)}
                 own["shared"] = family.shared
@@ -137,4 +137,4 @@ class Soft(FlamecheSketch):
                 family: Family = Full(sketch, number["shared"], float(sketch.size))
             else:
                 family = make_family(self.family, *self.cohort.blocks)
-            self.mixture = Mixture(family, number["totals"], tuple(number["likelihoods"].tolist()))
+            self.mixture = Mixture(family, number["totals"])

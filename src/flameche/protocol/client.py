@@ -105,12 +105,6 @@ class Cohort:
                 weight = np.where(missing, 1.0, weight)
             return phase.contribute(phi, weight, assignment)
 
-    def contribute(
-        self, phase: Phase[Result], clients: Ints, assignment: Ints, centroids: Centroids
-    ) -> list[bytes]:
-        """Compute and seal the terms of clients [n] for a phase."""
-        return self.seal(self.terms(phase, clients, assignment, centroids))
-
     def seal(self, terms: Floats) -> list[bytes]:
         """Seal terms [n S], each by its client."""
         with self._ledger.clock("client", "encryption"):

@@ -8,11 +8,9 @@ cluster; the blocks of clusters whose sum the guard refuses are left out by ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from flameche.crypto.api import Scheme
+from flameche.crypto.api import Adder, ClientKey, Scheme
 from flameche.crypto.masking import SecAgg
 from flameche.em.spherical import Floats, Ints
 from flameche.errors import Cancelled
@@ -88,7 +86,7 @@ class Exchange:
         )
 
     def _masked(self, vectors: Floats, clients: Ints) -> Floats | None:
-        from flameche.protocol.session import masked_sum  # needs cryptography, which only this scheme does
+        from flameche.protocol.masked import masked_sum  # needs cryptography, which only this scheme does
 
         assert isinstance(self._scheme, SecAgg)
         if len(clients) < 2:
@@ -98,24 +96,27 @@ class Exchange:
 
     def _sealed(self, vectors: Floats, clients: Ints) -> Floats | None:
         assert self._key is not None and self._adder is not None
-        with self._ledger.clock("client", "encryption"):
-            sealed = [self._key.seal(vector) for vector in vectors]
-        self._ledger.sent("exchange", clients, sizes_of(sealed))
-        total = self._added(sealed)
-        if total is None:
-            return None
-        self._ledger.received("exchange", clients, len(total))
-        with self._ledger.clock("client", "encryption"):
-            return self._key.open(total)
+        total, size = sealed_sum(vectors, clients, "exchange", self._key, self._adder, self._ledger)
+        if total is not None:
+            self._ledger.received("exchange", clients, size)
+        return total
 
-    def _added(self, sealed: Sequence[bytes]) -> bytes | None:
-        assert self._adder is not None
-        with self._ledger.clock("server", "encryption"):
-            try:
-                return self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
-            except Cancelled:
-                self._ledger.sum_cancelled()
-                return None
+
+def sealed_sum(
+    vectors: Floats, clients: Ints, what: str, key: ClientKey, adder: Adder, ledger: Ledger
+) -> tuple[Floats | None, int]:
+    """Let clients [n] seal vectors [n S], add and open them; None if they cancel out. And the sum's bytes."""
+    with ledger.clock("client", "encryption"):
+        sealed = [key.seal(vector) for vector in vectors]
+    ledger.sent(what, clients, sizes_of(sealed))
+    with ledger.clock("server", "encryption"):
+        try:
+            total = adder.add(adder.load(data) for data in sealed).to_bytes()
+        except Cancelled:
+            ledger.sum_cancelled()
+            return None, 0
+    with ledger.clock("client", "encryption"):
+        return key.open(total), len(total)
 
 
 def by_share(terms: Floats, share: Floats) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 from flameche.crypto.api import Scheme
 from flameche.em.spherical import Centroids, Floats, Ints
 from flameche.protocol.client import Cohort
+from flameche.protocol.exchange import by_share
 from flameche.protocol.ledger import Ledger, sizes_of
 from flameche.protocol.phases import MStep, Phase, Result
 from flameche.protocol.server import AdditiveServer
@@ -96,8 +97,7 @@ class HiddenSums:
 
     def _seal(self, terms: Floats, assignment: Ints, senders: Ints | None = None) -> list[bytes]:
         hot = np.eye(self._clusters)[assignment]
-        blocks = (hot[:, :, None] * terms[:, None, :]).reshape(len(terms), -1)
-        sealed = self._cohort.seal(blocks)
+        sealed = self._cohort.seal(by_share(terms, hot))
         if senders is not None:
             self._ledger.sent("metadata", senders, sizes_of(sealed))
         return sealed

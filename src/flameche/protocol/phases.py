@@ -45,18 +45,12 @@ class MStep:
 
 
 @dataclass(frozen=True)
-class UnitMeans:
+class UnitMeans(MStep):
     """Means of unit-norm metadata per cluster: the first half of DBI and CH."""
-
-    empty: Centroids
 
     def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
         """Give the metadata scaled to length one, the presence of blocks, a one."""
         return spherical.statistics(spherical.unit_norm(phi), (weight > 0).astype(float))
-
-    def absorb(self, totals: Floats) -> Centroids:
-        """Divide sums by counts."""
-        return spherical.m_step(totals, self.empty)
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class Spread:
 
     def absorb(self, totals: Floats) -> tuple[float, float]:
         """Give DBI and CH."""
-        return criteria.davies_bouldin(self.means, totals), criteria.calinski_harabasz(self.means, totals)
+        return criteria.from_spread(self.means, totals)
 
 
 @dataclass(frozen=True)
@@ -93,20 +87,17 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Deviations:
+class Deviations(Errors):
     """Mean absolute deviation of errors from their mean; squares would drown in fixed point's rounding."""
 
-    centroids: Centroids
     errors: Floats  # [K 2], what `Errors` gave
 
     def contribute(self, phi: Floats, weight: Floats, assignment: Ints) -> Floats:
         """Give the distance of the own error from the cluster's mean, a one."""
-        error = spherical.e_step(phi, weight, self.centroids)[1]
-        mean = np.nan_to_num(self.errors[assignment, 1])
-        return np.column_stack([np.abs(error - mean), np.ones(len(phi))])
+        terms = super().contribute(phi, weight, assignment)
+        terms[:, 0] = np.abs(terms[:, 0] - np.nan_to_num(self.errors[assignment, 1]))
+        return terms
 
     def absorb(self, totals: Floats) -> Floats:
         """Give the mean deviation [K]; NaN for a cluster without a sum."""
-        count = np.rint(totals[:, 1])
-        mean: Floats = np.divide(totals[:, 0], count, out=np.full(len(totals), np.nan), where=count > 0)
-        return mean
+        return super().absorb(totals)[:, 1]

@@ -96,7 +96,7 @@ class StoredSums:
         if not self._cohort.imputes:
             new = changed | ~self._server.holds(clients)
             clients, assignment = clients[new], assignment[new]
-        terms = self._cohort.contribute(MStep(centroids), clients, assignment, centroids)
+        terms = self._cohort.seal(self._cohort.terms(MStep(centroids), clients, assignment, centroids))
         self._ledger.sent("metadata", clients, sizes_of(terms))
         self._server.store(clients, terms)
 

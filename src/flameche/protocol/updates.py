@@ -17,8 +17,9 @@ import numpy as np
 from flameche.crypto.codec import FixedPoint
 from flameche.crypto.registry import make_scheme
 from flameche.em.spherical import Floats, Ints
-from flameche.errors import Cancelled, OutOfRange, OverflowBudget
-from flameche.protocol.ledger import Ledger, sizes_of
+from flameche.errors import OutOfRange, OverflowBudget
+from flameche.protocol.exchange import sealed_sum
+from flameche.protocol.ledger import Ledger
 
 BOUND = 1024.0  # of a weight or a running variance
 Protection = Literal["clear", "secagg", "ckks"]
@@ -44,7 +45,7 @@ class MaskedUpdates:
 
     def total(self, vectors: Floats, clients: Ints) -> Floats | None:
         """Mask, add, unmask."""
-        from flameche.protocol.session import masked_sum  # needs cryptography, which only this does
+        from flameche.protocol.masked import masked_sum  # needs cryptography, which only this does
 
         if len(clients) < self._least:
             return None
@@ -66,18 +67,10 @@ class SealedUpdates:
         """Seal, add, open."""
         if len(clients) < self._least:
             return None
-        with self._ledger.clock("client", "encryption"), _advice():
-            sealed = [self._key.seal(vector) for vector in vectors]
-        self._ledger.sent("model", clients, sizes_of(sealed))
-        with self._ledger.clock("server", "encryption"):
-            try:
-                total = self._adder.add(self._adder.load(data) for data in sealed).to_bytes()
-            except Cancelled:
-                self._ledger.sum_cancelled()
-                return None
-        self.model_bytes = len(total)
-        with self._ledger.clock("client", "encryption"):
-            return self._key.open(total)
+        with _advice():
+            total, size = sealed_sum(vectors, clients, "model", self._key, self._adder, self._ledger)
+        self.model_bytes = size or self.model_bytes
+        return total
 
 
 @contextmanager
