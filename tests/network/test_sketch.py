@@ -1,5 +1,7 @@
 """A clustering session on a network: all nodes in it, and what happens if one is lost in the middle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -8,6 +10,7 @@ from flameche.crypto.keyfile import read_secret
 from flameche.crypto.plain import Plain
 from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError
+from flameche.experiments.deployment import node_work
 from flameche.flower.outcome import summarise
 from flameche.network.link import Link, digest
 from flameche.network.node import Node
@@ -16,7 +19,7 @@ from flameche.network.replica import RemoteExchange
 from flameche.network.site import Site
 from flameche.privacy.guard import Guard
 from flameche.protocol.ledger import Ledger
-from tests.network.local import coordinator, experiment, federation, simulated, work
+from tests.network.local import coordinator, experiment, federation, own_data, simulated, work
 from tests.network.test_equal import keys_for
 
 GROUPS = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -136,6 +139,24 @@ def test_a_node_opens_no_sum_of_fewer_clients_than_agreed_on(scheme):
     for count in (2, 4):
         with pytest.raises(Refused, match=f"a sum of {count} clients' terms, expected 3"):
             heard(count)
+
+
+def test_no_server_makes_a_node_draw_noise_again(tmp_path):
+    own, drawn = eight("secagg", privacy={"epsilon": 1.0}), []
+    once = node_work(own, 0, 0, lambda: own_data(own.data, 0, 0))
+
+    def metadata():
+        drawn.append(once.metadata())
+        return drawn[-1]
+
+    for instance in ("a", "b", "c", ""):  # each in a process of its own
+        node = Node(replace(once, metadata=metadata), Site(tmp_path))
+        node.handle(Parcel({"what": "hello", "instance": instance}))
+        assert len(drawn) == 1 and (node._metadata().phi == drawn[0].phi).all()
+    exact = Node(replace(once, metadata=metadata, noise=0.0), Site(tmp_path / "exact"))
+    for instance in ("a", "b"):  # of a run that begins anew, the data may be others
+        exact.handle(Parcel({"what": "hello", "instance": instance}))
+    assert len(drawn) == 3
 
 
 def test_nodes_add_noise_by_themselves_and_keep_it(tmp_path):
