@@ -1,15 +1,25 @@
 """A clustering session on a network: all nodes in it, and what happens if one is lost in the middle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from flameche.crypto.keyfile import read_secret
+from flameche.crypto.plain import Plain
+from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError
+from flameche.experiments.deployment import node_work
 from flameche.flower.outcome import summarise
+from flameche.network.link import Link, digest
 from flameche.network.node import Node
-from flameche.network.parcel import Lost
+from flameche.network.parcel import Lost, Parcel, Refused, from_bytes
+from flameche.network.replica import RemoteExchange
 from flameche.network.site import Site
-from tests.network.local import coordinator, experiment, federation, simulated, work
+from flameche.privacy.guard import Guard
+from flameche.protocol.ledger import Ledger
+from tests.network.local import coordinator, experiment, federation, own_data, simulated, work
 from tests.network.test_equal import keys_for
 
 GROUPS = [0, 0, 0, 0, 1, 1, 1, 1]
@@ -82,6 +92,71 @@ def test_a_node_that_is_lost_in_the_session_costs_it_and_all_of_them_hold_it_aga
     assert lost == [1] and records[0]["assignment"] == [-1] * 8
     assert len(records[1]["participants"]) == 8 and len(records[2]["participants"]) == 4
     assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv"])
+@pytest.mark.parametrize("stage", [1, 3, 4])
+def test_a_node_that_is_cut_off_gives_no_term_away(stage, scheme, tmp_path):
+    """Subtract sums that left the server, of a session without a node and of the same session with it."""
+    lost, terms, sums = [], [], {}
+
+    def meddle(number, parcel, reply):
+        sums.update({a.tobytes(): None for name, a in parcel.arrays.items() if name.startswith("answer/")
+                     and name.endswith("/0")})  # fmt: skip
+        if not isinstance(reply, Lost) and number == 3 and "ask/sealed" in reply.arrays:
+            terms.append(reply.arrays["ask/sealed"].tobytes())
+        if number == 3 and parcel.head["what"] == "round" and parcel.head["stage"] == stage and not lost:
+            lost.append(reply.head["said"]["kind"])
+            return Lost("the line is cut")
+        return reply
+
+    server, records = served(eight(scheme), tmp_path, meddle)
+    key = (read_secret(tmp_path / "keys" / "client.key") if scheme == "bfv" else Plain()).client_key()
+    own, opened = [key.open(term) for term in terms], [key.open(total) for total in sums]
+    assert lost == ["exchange"] and len(own) >= 4 <= len(opened)
+    for one in opened:
+        for other in opened:
+            if len(one) == len(other) and one is not other:
+                gap = one - other
+                assert not any(len(t) == len(gap) and np.allclose(gap, t, atol=1e-3) for t in own)
+    assert records[0]["assignment"] == [-1] * 8 and len(records[1]["participants"]) == 8
+    assert any("of fewer clients than agreed on stays closed" in line for line in server.said)
+    assert adjusted_rand_score(GROUPS, server.standing.outcome["final"]) == 1.0
+
+
+@pytest.mark.parametrize("scheme", [Plain(), make_scheme("bfv", clients=8)], ids=["plain", "bfv"])
+def test_a_node_opens_no_sum_of_fewer_clients_than_agreed_on(scheme):
+    clients, key, adder = np.arange(3), scheme.client_key(), scheme.adder()
+
+    def heard(count):
+        total = adder.add(adder.load(key.seal(np.full(4, 0.5))) for _ in range(count)).to_bytes()
+        about = {"kind": "exchange", "clients": clients.tolist()}
+        answer = Parcel({"kind": "exchange", "asked": digest(about)}, {"0": from_bytes(total)})
+        exchange = RemoteExchange(Link(0, [answer]), scheme, Guard(3, 1), Ledger(3))
+        return exchange.sums("means", np.full((3, 4), 0.5), clients, np.zeros(3, np.int64), 1)
+
+    np.testing.assert_allclose(heard(3), [[1.5] * 4], atol=1e-3)
+    for count in (2, 4):
+        with pytest.raises(Refused, match=f"a sum of {count} clients' terms, expected 3"):
+            heard(count)
+
+
+def test_no_server_makes_a_node_draw_noise_again(tmp_path):
+    own, drawn = eight("secagg", privacy={"epsilon": 1.0}), []
+    once = node_work(own, 0, 0, lambda: own_data(own.data, 0, 0))
+
+    def metadata():
+        drawn.append(once.metadata())
+        return drawn[-1]
+
+    for instance in ("a", "b", "c", ""):  # each in a process of its own
+        node = Node(replace(once, metadata=metadata), Site(tmp_path))
+        node.handle(Parcel({"what": "hello", "instance": instance}))
+        assert len(drawn) == 1 and (node._metadata().phi == drawn[0].phi).all()
+    exact = Node(replace(once, metadata=metadata, noise=0.0), Site(tmp_path / "exact"))
+    for instance in ("a", "b"):  # of a run that begins anew, the data may be others
+        exact.handle(Parcel({"what": "hello", "instance": instance}))
+    assert len(drawn) == 3
 
 
 def test_nodes_add_noise_by_themselves_and_keep_it(tmp_path):

@@ -75,6 +75,13 @@ def numbers_of(data: bytes) -> int:
     return int(HEADER.unpack_from(data)[4])
 
 
+def terms_of(data: bytes) -> int:
+    """Tell how many terms were added into a sealed vector, by its outside; opening it compares the inside."""
+    if len(data) < HEADER.size:
+        raise SealError(f"a sealed vector is cut short: {len(data)} bytes")
+    return int(HEADER.unpack_from(data)[3])
+
+
 def _checksum(body: bytes) -> bytes:
     """Hash a body, against damage on the way; whoever means harm can make another."""
     return hashlib.sha256(body).digest()[:8]

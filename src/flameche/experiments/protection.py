@@ -41,7 +41,7 @@ def accounted(experiment: Experiment, ledger: Ledger) -> dict[str, Any] | None:
     if how.epsilon is None:
         return None
     budget = Budget(how.epsilon, how.delta)
-    releases = max(1, int(ledger.releases.max(initial=0)))  # on a network, nodes count
+    releases = max(1, int(ledger.releases.max(initial=0)))  # in the simulator; a node's data do not drift
     return {
         "unit": "record",
         "epsilon": budget.epsilon,

@@ -20,11 +20,11 @@ import numpy as np
 from flameche.errors import FlamecheError
 from flameche.network.job import Job, Round, TooFew
 from flameche.network.parcel import Arrays, Lost, Parcel, Transport, prefixed
-from flameche.network.relay import Garbage, Relay
+from flameche.network.relay import Garbage, Relay, lacking
 from flameche.network.replies import checked, others_than_most
 from flameche.network.roster import Roster
 from flameche.network.scoring import score
-from flameche.network.secure import masked_total
+from flameche.network.secure import CLOSED, masked_total
 from flameche.network.standing import Standing
 from flameche.protocol.ledger import Ledger, read_opening
 from flameche.simulation.engine import Checkpoint, Recorder
@@ -263,6 +263,8 @@ class Coordinator:
         if question["kind"] != "masked":
             before = len(self.ledger.cancelled)
             answer = self.relay.answer(question, parts)
+            if question["kind"] == "exchange" and lacking(question, parts):
+                self._say(f"round {now.number}: {CLOSED}")
             if len(self.ledger.cancelled) > before:
                 self._say(f"round {now.number}: {CANCELLED}")
             return answer

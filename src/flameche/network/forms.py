@@ -77,6 +77,7 @@ ASKS = {
     "tell": ("clients", "width", "below"),
     "totals": ("clients", "rows", "sums"),
     "once": ("clients", "rows", "sums"),
+    "exchange": ("clients",),
     "masked": ("clients", "label", "length"),
 }
 ARRAYS = {"step": ("message",), "done": ("ask/state",)}

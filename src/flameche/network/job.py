@@ -11,7 +11,7 @@ from flameche.network.link import digest
 from flameche.network.parcel import Arrays, Parcel, from_bytes
 from flameche.network.relay import Rules
 
-RELEASES = ("totals", "once", "masked")  # answers that hold sums
+RELEASES = ("totals", "once", "exchange", "masked")  # answers that hold sums
 
 
 class TooFew(FlamecheError):

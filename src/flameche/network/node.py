@@ -275,7 +275,12 @@ class Node:
         return Metadata(phi, counts)
 
     def _metadata(self, instance: str | None = None) -> Metadata:
-        """Give this client's metadata, kept on its disk; a run that begins anew has them computed anew."""
+        """Give this client's metadata, kept on its disk; a run that begins anew has them computed anew.
+
+        Not so with noise: whoever made a node draw it often would average it out.
+        """
+        if self.work.noise:
+            instance = None
         kept = self.site.arrays("metadata.npz")
         if (
             kept is None

@@ -185,6 +185,12 @@ class Relay:
             return _sums(kind, vault.totals(clients[here], rows[here]))
         if kind == "once":
             return self._once(question, parts)
+        if kind == "exchange":
+            if lacking(
+                question, parts
+            ):  # with a later sum over all of them, this one would show who is missing
+                return Parcel({"kind": kind})
+            return self._once({**question, "rows": [0] * len(question["clients"]), "sums": 1}, parts)
         raise Refused(f"nodes ask for '{kind}', which this server does not know")
 
     def _told(self, question: About, parts: Mapping[int, Arrays]) -> Parcel:
@@ -214,7 +220,7 @@ class Relay:
         sealed = {i: parts[i]["sealed"].tobytes() for i, _ in there}
         self._check_terms(sealed, None)
         rows = np.array([row for _, row in there], np.int64)
-        return _sums("once", vault.once([sealed[i] for i, _ in there], rows))
+        return _sums(question["kind"], vault.once([sealed[i] for i, _ in there], rows))
 
     def _vault_for(self, sums: int) -> Vault:
         if self.vault is None:
@@ -247,6 +253,11 @@ class Relay:
         self.models = {name: whole.part(f"model/{name}") for name in names}
         if self._loaded:
             self._vault_for(len(self._loaded["changes"]))
+
+
+def lacking(question: About, parts: Mapping[int, Arrays]) -> list[int]:
+    """List the clients of a question that have no part in its answer."""
+    return [i for i in question["clients"] if i not in parts]
 
 
 def _shape(model: Arrays) -> tuple[int, ...]:

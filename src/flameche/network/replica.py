@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from flameche.crypto.envelope import terms_of
 from flameche.crypto.masking import SecAgg
 from flameche.em.spherical import Centroids
 from flameche.errors import ConfigError
 from flameche.methods.base import World
 from flameche.network.link import Floats, Ints, Link
-from flameche.network.parcel import Arrays, Parcel, from_bytes
+from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes
 from flameche.privacy.guard import Guard
 from flameche.protocol.client import Cohort
 from flameche.protocol.exchange import Exchange, by_share
@@ -183,7 +184,10 @@ class RemoteMasked(MaskedSums):
 
 
 class RemoteExchange(Exchange):
-    """An exchange in which this client contributes its own term, and asks the server for the sum."""
+    """An exchange in which this client contributes its own term, and asks the server for the sum.
+
+    The guard has weighed who would be in it, so there is a sum over exactly these clients, or none.
+    """
 
     def __init__(self, link: Link, scheme: Any, guard: Guard, ledger: Ledger) -> None:
         super().__init__(scheme, guard, ledger)
@@ -209,9 +213,14 @@ class RemoteExchange(Exchange):
             return codec.decode(answer.arrays["total"].astype(np.int64)) if "total" in answer.arrays else None
         key = self._key
         assert key is not None
-        about = {"clients": who, "rows": [0] * len(who), "sums": 1}
-        answer = self._link.ask("once", about, lambda: {"sealed": from_bytes(key.seal(own))} if here else {})
-        return key.open(answer.arrays["0"].tobytes()) if "0" in answer.arrays else None
+        part = (lambda: {"sealed": from_bytes(key.seal(own))}) if here else None
+        answer = self._link.ask("exchange", {"clients": who}, part)
+        if "0" not in answer.arrays:
+            return None
+        total = answer.arrays["0"].tobytes()
+        if (terms := terms_of(total)) != len(who):
+            raise Refused(f"the server answers with a sum of {terms} clients' terms, expected {len(who)}")
+        return key.open(total)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from flameche.network.parcel import Lost, Parcel, from_bytes
 from flameche.network.sessions import session_of
 
 Exchange = Callable[[Mapping[int, Parcel]], dict[int, Parcel | Lost]]
+CLOSED = "a sum of fewer clients than agreed on stays closed"
 Serve = Callable[[Mapping[int, bytes]], Any]
 
 
@@ -48,9 +49,7 @@ def masked_total(
         for step, serve in steps:
             messages = _served(serve, sent, clients, lost)
             if lost:  # whoever is not in it by now would be missing in the sum
-                return Summed(
-                    None, lost, "the session ends: a sum of fewer clients than agreed on stays closed"
-                )
+                return Summed(None, lost, f"the session ends: {CLOSED}")
             parcels = {
                 clients[i]: Parcel(
                     {**head, "what": "step", "session": nonce, "step": step}, {"message": from_bytes(data)}
