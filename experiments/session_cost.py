@@ -29,7 +29,8 @@ from flameche.experiments.demo import DESCRIPTION
 from flameche.experiments.leakage import audited
 from flameche.experiments.provenance import provenance
 from flameche.experiments.stored import Lines
-from flameche.protocol.ledger import Ledger, Opening
+from flameche.privacy.audit import Opening
+from flameche.protocol.ledger import Ledger
 from flameche.simulation.engine import simulate
 
 LINES, TABLE = Lines(Path("results/session-cost.jsonl")), Path("results/session-cost.md")

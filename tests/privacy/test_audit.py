@@ -14,8 +14,8 @@ from flameche.experiments.config import parse_experiment
 from flameche.experiments.leakage import audit_run
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.experiments.select import select_experiment
-from flameche.privacy.audit import audit, leakage
-from flameche.protocol.ledger import Ledger, Opening, read_opening
+from flameche.privacy.audit import Opening, audit, leakage
+from flameche.protocol.ledger import Ledger, read_opening
 from tests.attacks import OpenedSums
 
 SETS = st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=9)

@@ -22,9 +22,7 @@ from flameche.em.leaves import Leaves
 from flameche.em.spherical import Floats, Ints
 from flameche.em.ward import join, merge_down
 
-REFUSED = (
-    3.0  # standard deviations beyond what a Gaussian cloud gives: from there two halves are two clusters
-)
+REFUSED = 3.0  # standard deviations beyond what a Gaussian cloud gives: two halves are two clusters
 MANY = 24  # of more clients it takes more: no group is quite Gaussian, which shows with their root
 CLOUDS = 200  # Gaussian clouds that are cut for comparison
 STEPS = 3  # of 2-means after the cut

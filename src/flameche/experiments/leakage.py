@@ -11,8 +11,8 @@ from flameche.errors import StoreError
 from flameche.experiments.config import load_experiment
 from flameche.experiments.schema import Experiment
 from flameche.experiments.store import read_json
-from flameche.privacy.audit import Leakage, audit, described
-from flameche.protocol.ledger import Ledger, Opening, read_opening
+from flameche.privacy.audit import Leakage, Opening, audit, described
+from flameche.protocol.ledger import Ledger, read_opening
 
 AUDITED = ("flameche", "flameche-soft")  # methods of whose sums the log tells everything
 OPENINGS = "openings.json"  # in a run folder

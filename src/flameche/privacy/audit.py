@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +24,22 @@ LINEAR = {"sketches": "metadata", "means": "metadata"}  # linear in the same: eq
 SURE = 1e-8  # by how much a solved client may miss, by rounding
 
 
-class Opened(Protocol):
-    """A sum that was opened."""
+@dataclass(frozen=True)
+class Opening:
+    """A sum that was opened: when, what of, over which clients, how many numbers of each.
 
-    @property
-    def round(self) -> int:
-        """Tell when it was opened."""
-        ...
+    kind: "sum" of terms that are each client's own, "histogram" or second "moments". changed: how often the
+    metadata of some of the clients had changed before, for those of whom they had. share: how much of each
+    client's term is in it; empty where all of everybody's.
+    """
 
-    @property
-    def what(self) -> str:
-        """Name the terms: sums of equal names are of the same terms."""
-        ...
-
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """List whose terms are in it."""
-        ...
-
-    @property
-    def numbers(self) -> int:
-        """Count a term's numbers."""
-        ...
-
-    @property
-    def changed(self) -> tuple[tuple[int, int], ...]:
-        """Tell of whom it holds a later term: how often that had changed."""
-        ...
-
-    @property
-    def share(self) -> tuple[float, ...]:
-        """Tell how much of each client's term is in it; empty where all of everybody's."""
-        ...
+    round: int
+    what: str
+    kind: str
+    clients: tuple[int, ...]
+    numbers: int
+    changed: tuple[tuple[int, int], ...] = ()
+    share: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +63,7 @@ class Leakage:
 NOTHING = Leakage(0, 0, 0, 0, 0, 0, 0.0)
 
 
-def audit(openings: Iterable[Opened], clients: int, server_opens: bool, clear: bool) -> dict[str, Leakage]:
+def audit(openings: Iterable[Opening], clients: int, server_opens: bool, clear: bool) -> dict[str, Leakage]:
     """Tell what the server and a curious client could solve.
 
     server_opens: the server reads the sums too; clear: it holds every client's term in the clear.
@@ -92,7 +76,7 @@ def audit(openings: Iterable[Opened], clients: int, server_opens: bool, clear: b
     return {"server": server, "client": leakage(log, own=True)}
 
 
-def leakage(log: list[Any], own: bool) -> Leakage:
+def leakage(log: list[Opening], own: bool) -> Leakage:
     """Look at all that one party has seen; own: it is a client, and knows its own terms too."""
     if not log:
         return NOTHING
@@ -130,7 +114,7 @@ class System:
     leverage: float
 
 
-def solve(log: list[Any], own: bool) -> System:
+def solve(log: list[Opening], own: bool) -> System:
     """Solve the sums of equal terms for single clients' terms."""
     rows, owner = equations(log)
     values, vectors = np.linalg.eigh(rows @ rows.T)
@@ -154,7 +138,7 @@ def solve(log: list[Any], own: bool) -> System:
     return System(int(large.sum()), worst, float(np.minimum(known, 1.0).max()))
 
 
-def equations(log: list[Any]) -> tuple[Floats, NDArray[np.int64]]:
+def equations(log: list[Opening]) -> tuple[Floats, NDArray[np.int64]]:
     """Write sums as rows of shares, mostly ones, a column for each client's term; and whose each is."""
     column: dict[tuple[int, int], int] = {}
     terms = []

@@ -8,34 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flameche.privacy.audit import Opening
+
 Side = Literal["client", "server"]
 Ints = NDArray[np.int64]
 FIRST = 0  # the version of a client's metadata before they change
 MOST_NAMED = 200_000  # clients in all openings that are noted
-
-
-@dataclass(frozen=True)
-class Opening:
-    """A sum that was opened: when, what of, over which clients, how many numbers of each.
-
-    kind: "sum" of terms that are each client's own, "histogram" or second "moments". changed: how often the
-    metadata of some of the clients had changed before, for those of whom they had. share: how much of each
-    client's term is in it; empty where all of everybody's.
-    """
-
-    round: int
-    what: str
-    kind: str
-    clients: tuple[int, ...]
-    numbers: int
-    changed: tuple[tuple[int, int], ...] = ()
-    share: tuple[float, ...] = ()
 
 
 class Ledger:
