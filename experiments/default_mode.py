@@ -101,7 +101,7 @@ Made by `python experiments/default_mode.py run` and `... table` from `default-m
 groups, {ROUNDS} rounds, participation 20% unless said otherwise, no training; data, extractor and schedule
 all come from the seed. LeNet-5's features on MNIST and Fashion-MNIST, ResNet-18's elsewhere. ARI after the
 last E-step over all clients. *Right from*: the round from which on every one of the 100 clients would be
-served its own group's model, over the runs that get there: median and worst. Before the first round 40 of
+served its own group's model, over the runs that get there: median and worst. Before the first round 60 of
 the clients hold the clustering session, whatever share takes part in a round. BFV and secure aggregation
 have three seeds and `scheme.min_cluster = 3`.
 
