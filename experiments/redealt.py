@@ -152,7 +152,10 @@ def table() -> str:
     found: dict[tuple[str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         found[line["set"], line["clients"]][line["least"]].append(line["k"])
-    text = [f"# No groups, no clusters\n\n{(__doc__ or '').splitlines()[0]}\n"]
+    about = (__doc__ or "").partition("table\n\n")[2]
+    text = [
+        f"# No groups, no clusters\n\n{about}\nMade by `python experiments/redealt.py run`, then `table`.\n"
+    ]
     text += ["| federation | clients | K = 1, no guard | K = 1, guard of 3 | chosen otherwise |"]
     text += ["|---|---|---|---|---|"]
     for (name, clients), by_least in found.items():
