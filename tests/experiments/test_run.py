@@ -210,7 +210,7 @@ def test_a_changed_data_file_is_not_mixed_with_the_old_runs(tmp_path):
         np.savez(tmp_path / "own.npz", **arrays)
 
     data = {"path": str(tmp_path / "own.npz"), "clients": 8, "per_label": 3}
-    experiment = parse_experiment({**SMALL, "data": data})
+    experiment = parse_experiment({**SMALL, "data": data, "method": {"clusters": 2}})
     write(0)
     first, _ = run_experiment(experiment, 0, tmp_path / "runs")
     assert run_experiment(experiment, 0, tmp_path / "runs")[0] == first

@@ -27,7 +27,7 @@ def spread_terms(phi: Floats, weight: Floats, assignment: Ints, means: Centroids
 def from_spread(means: Centroids, spread: Floats) -> tuple[float, float]:
     """Compute both from the sums of `spread_terms` [K 3]; empty clusters do not count."""
     alive = np.flatnonzero(spread[:, 2] > 0.5)
-    centres, count = means.theta[alive].reshape(len(alive), -1), spread[alive, 2]
+    centres, count = means.theta.reshape(len(spread), -1)[alive], spread[alive, 2]
     return _both(centres, spread[alive, 0] / count, spread[alive, 1].sum(), count)
 
 
