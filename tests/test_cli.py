@@ -12,7 +12,7 @@ import flameche
 from flameche import cli
 from flameche.answering import answer
 from flameche.errors import BadInput, ConfigError, SealError
-from flameche.methods.selection import FEWEST
+from flameche.methods.sketch import FEWEST
 
 TOML = """
 rounds = 3

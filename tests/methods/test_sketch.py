@@ -8,8 +8,7 @@ from flameche.crypto.codec import exact_codec
 from flameche.crypto.masking import SecAgg
 from flameche.errors import BadInput
 from flameche.methods.base import UNSEEN
-from flameche.methods.selection import EVERYBODY
-from flameche.methods.sketch import FlamecheSketch, criteria
+from flameche.methods.sketch import EVERYBODY, FlamecheSketch, criteria
 from flameche.simulation.engine import _checkpoint, _restore
 from tests.attacks import OpenedSums
 from tests.conftest import clustering_world, planted_metadata

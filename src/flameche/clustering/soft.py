@@ -73,8 +73,8 @@ class SoftFound(Found):
 class SoftSession(Session):
     """A session that ends with a mixture; `metadata`: the clients', as they are."""
 
-    def __init__(self, *session: Any, metadata: Metadata, family: FamilyName) -> None:
-        super().__init__(*session)
+    def __init__(self, *session: Any, metadata: Metadata, family: FamilyName, **how: Any) -> None:
+        super().__init__(*session, **how)
         self.metadata, self.family = metadata, family
 
     def _refined(

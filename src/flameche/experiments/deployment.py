@@ -26,7 +26,7 @@ from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import make_method
-from flameche.methods.selection import session_size
+from flameche.methods.sketch import session_size
 from flameche.network.job import Job
 from flameche.network.node import Work
 from flameche.network.parcel import Arrays

@@ -12,16 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from flameche.clustering.session import Session
 from flameche.em.significance import Candidate, Choice
 from flameche.em.spherical import Ints
 from flameche.errors import BadInput
 from flameche.methods.base import World
-from flameche.rng import stream
-
-EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
-WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
-FEWEST = 4  # clients without which nothing can be said of K
+from flameche.methods.sketch import FlamecheSketch, fewest
 
 
 @dataclass(frozen=True)
@@ -50,16 +45,6 @@ class Selection:
         return float(adjusted_rand_score(group[self.clients], label))
 
 
-def session_size(clusters: int, noisy: bool = False) -> int:
-    """Count the clients that a session for so many clusters takes, where there are more."""
-    return max(WITH_NOISE if noisy else EVERYBODY, EACH * clusters)
-
-
-def fewest(least: int) -> int:
-    """Count the clients that it takes to choose K, where no sum over fewer than `least` is opened."""
-    return max(FEWEST, 2 * least)
-
-
 def select_clusters(world: World, most: int = 8) -> Selection:
     """Choose a number of clusters from 1 to `most`, as `clusters = "auto"` would in its first session."""
     need = fewest(world.min_cluster)
@@ -69,16 +54,10 @@ def select_clusters(world: World, most: int = 8) -> Selection:
             f"{world.clients} clients are too few to choose the number of clusters: expected at least "
             f"{need}{guard}; set method.clusters to a number"
         )
-    cohort = world.cohort(scaled=True)
-    clients = np.arange(world.clients)
-    if len(clients) > (size := session_size(most)):
-        clients = np.sort(stream(world.seed, "session", 1).permutation(clients)[:size])
-    session = Session(
-        world.exchange(cohort), clients, cohort.phi[clients], cohort.weight[clients], most,
-        world.min_cluster, choose=True,
-    )  # fmt: skip
-    with world.ledger.clock("client", "clustering"):
-        found = session.run(stream(world.seed, "sketch", 0))
+    method = FlamecheSketch(world, clusters="auto", most_clusters=most)
+    clients = method.members(1, method.present)
+    session = method.session(clients)
+    found = method.play(session)
     if found is None or found.choice is None or session.cut is None:
         raise BadInput(
             "the sums from which the number of clusters is chosen may not be opened, or were lost; set "

@@ -18,7 +18,7 @@ clusters.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,9 +30,12 @@ from flameche.em.spherical import FAR, NOISE, SD, Centroids, Floats, cosine
 from flameche.em.ward import keep_names
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Outcome, World
-from flameche.methods.selection import fewest, session_size
 from flameche.protocol.given import Given
 from flameche.rng import stream
+
+EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
+WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
+FEWEST = 4  # clients without which nothing can be said of K
 
 
 class FlamecheSketch(Living):
@@ -92,7 +95,7 @@ class FlamecheSketch(Living):
     def _least(self) -> int:
         return max(1, self.world.min_cluster)
 
-    def _members(self, r: int, participants: Ints) -> Ints:
+    def members(self, r: int, participants: Ints) -> Ints:
         """Choose a session's clients: everybody, or of many those that are far and some others."""
         there = self.world.reachable(self.present, participants)
         size = session_size(self.wanted, noisy=self.world.noise > 0)
@@ -105,31 +108,33 @@ class FlamecheSketch(Living):
 
     def _hold_session(self, r: int, participants: Ints) -> bool:
         """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
-        clients = self._members(r, participants)
+        clients = self.members(r, participants)
         self.heard[clients] |= self.far[clients]
-        session = self._session(clients)
-        with self.world.ledger.clock("client", "clustering"):
-            # The same stream for every session: other projections of the same clients would add up.
-            found = session.run(stream(self.world.seed, "sketch", 0))
+        found = self.play(self.session(clients))
         if found is None:
             return False
         self.sessions += 1
         self._take(clients, found)
         return True
 
-    def _session(self, clients: Ints) -> Session:
-        """Give a session of these clients."""
-        phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
-        return Session(
+    def session(self, clients: Ints, kind: type[Session] = Session, **more: Any) -> Session:
+        """Give a session of these clients; `more`: what its kind takes besides."""
+        return kind(
             self.exchange,
             clients,
-            phi,
-            weight,
+            self.cohort.phi[clients],
+            self.cohort.weight[clients],
             self.wanted,
             self._least,
             self.choose,
             noisy=self.world.noise > 0,
+            **more,
         )
+
+    def play(self, session: Session) -> Found | None:
+        """Play a session, all from the same stream: other projections of the same clients would add up."""
+        with self.world.ledger.clock("client", "clustering"):
+            return session.run(stream(self.world.seed, "sketch", 0))
 
     def _take(self, clients: Ints, found: Found) -> Ints:
         """Take over what a session found; clusters keep the names that most of their clients know.
@@ -274,6 +279,16 @@ class FlamecheSketch(Living):
         self.sessions, self.clusters = (int(n) for n in arrays["numbers"])
         self.given.restore(arrays)
         self.exchange.guard.restore(arrays)
+
+
+def session_size(clusters: int, noisy: bool = False) -> int:
+    """Count the clients that a session for so many clusters takes, where there are more."""
+    return max(WITH_NOISE if noisy else EVERYBODY, EACH * clusters)
+
+
+def fewest(least: int) -> int:
+    """Count the clients that it takes to choose K, where no sum over fewer than `least` is opened."""
+    return max(FEWEST, 2 * least)
 
 
 def chosen(choice: Choice, clients: int) -> str:

@@ -17,7 +17,7 @@ both ways of training are the same.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -62,13 +62,9 @@ class Soft(FlamecheSketch):
         self.mixture: Mixture | None = None
         self.resp = np.zeros((world.clients, 1))  # what clients have told; zeros for one not placed
 
-    def _session(self, clients: Ints) -> Session:
-        hard = super()._session(clients)
-        return SoftSession(
-            *(hard.exchange, clients, hard.phi, hard.weight, hard.clusters, hard.least, hard.choose),
-            metadata=self.metadata.of(clients),
-            family=self.family,
-        )
+    def session(self, clients: Ints, kind: type[Session] = SoftSession, **more: Any) -> Session:
+        """Give a session of these clients that ends with EM."""
+        return super().session(clients, kind, metadata=self.metadata.of(clients), family=self.family, **more)
 
     def _take(self, clients: Ints, found: Found) -> Ints:
         order = super()._take(clients, found)
