@@ -12,6 +12,7 @@ from flameche.methods.sketch import EVERYBODY, FlamecheSketch, criteria
 from flameche.simulation.engine import _checkpoint, _restore
 from tests.attacks import OpenedSums
 from tests.conftest import clustering_world, planted_metadata
+from tests.methods.worlds import draw, live
 
 
 def grouped(sizes, *, noise=0.4, seed=0, blocks=5, features=24):
@@ -28,10 +29,6 @@ def made(metadata, group, *, least=3, scheme=None, seed=0, **options):
     world = clustering_world(metadata, group, seed=seed)
     world.min_cluster, world.scheme = least, scheme or world.scheme
     return FlamecheSketch(world, **options), world
-
-
-def draw(r, clients, count):
-    return np.sort(np.random.default_rng([7, r]).permutation(clients)[:count])
 
 
 def right(method, group, clients=None):
@@ -168,28 +165,22 @@ def test_who_has_left_is_counted_no_more_and_may_come_back():
 def test_a_restart_goes_on_the_same():
     metadata, group = grouped((20, 20, 8))
 
-    def play(method, rounds):
-        for r in rounds:
-            if r == 3:
-                method.join(np.flatnonzero(group == 2))
-            if r == 4:
-                method.drift(np.array([1]), metadata.of(np.array([0])))
-            method.round(r, np.setdiff1d(draw(r, 48, 24), np.flatnonzero(method.left)))
+    late = np.flatnonzero(group == 2)
 
     def begun():
         method, world = made(metadata, group, clusters=3)
-        method.leave(np.flatnonzero(group == 2))
+        method.leave(late)
         return method, world
 
     whole, _ = begun()
-    play(whole, range(1, 9))
+    live(whole, metadata, late, range(1, 9))
     for stop in (1, 4, 6):
         first, world = begun()
-        play(first, range(1, stop + 1))
+        live(first, metadata, late, range(1, stop + 1))
         kept = _checkpoint(first, world, stop, 0.0)
         second, other = made(metadata, group, clusters=3)
         _restore(second, other, kept)
-        play(second, range(stop + 1, 9))
+        live(second, metadata, late, range(stop + 1, 9))
         assert (second.assignment == whole.assignment).all() and (second.far == whole.far).all()
         assert (second.centroids.theta == whole.centroids.theta).all()
         assert len(other.ledger.openings) == len(whole.world.ledger.openings)

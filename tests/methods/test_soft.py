@@ -14,8 +14,8 @@ from flameche.protocol.updates import protect_updates
 from flameche.simulation.engine import _checkpoint, _restore
 from flameche.simulation.schedule import draw_participants
 from tests.conftest import clustering_world, planted_metadata
-from tests.methods.test_sketch import draw, grouped, right
-from tests.methods.worlds import paper_world
+from tests.methods.test_sketch import grouped, right
+from tests.methods.worlds import draw, live, paper_world
 
 FAMILIES = ["full", "vmf", "gaussian", "spherical"]
 
@@ -208,28 +208,22 @@ def test_a_restart_goes_on_the_same(family, training):
     metadata, group = grouped((20, 20, 8))
     options = {"clusters": 3, "family": family, "training": training}
 
-    def play(method, rounds):
-        for r in rounds:
-            if r == 3:
-                method.join(np.flatnonzero(group == 2))
-            if r == 4:
-                method.drift(np.array([1]), metadata.of(np.array([0])))
-            method.round(r, np.setdiff1d(draw(r, 48, 24), np.flatnonzero(method.left)))
+    late = np.flatnonzero(group == 2)
 
     def begun():
         method = made(metadata, group, **options)
-        method.leave(np.flatnonzero(group == 2))
+        method.leave(late)
         return method
 
     whole = begun()
-    play(whole, range(1, 9))
+    live(whole, metadata, late, range(1, 9))
     for stop in (1, 4, 6):
         first = begun()
-        play(first, range(1, stop + 1))
+        live(first, metadata, late, range(1, stop + 1))
         kept = _checkpoint(first, first.world, stop, 0.0)
         second = made(metadata, group, **options)
         _restore(second, second.world, kept)
-        play(second, range(stop + 1, 9))
+        live(second, metadata, late, range(stop + 1, 9))
         assert second.state().keys() == whole.state().keys()
         for key, value in whole.state().items():
             assert np.array_equal(second.state()[key], value, equal_nan=value.dtype.kind == "f"), key

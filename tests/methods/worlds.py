@@ -148,3 +148,18 @@ def missing_labels(metadata, labels=1, seed=0):
     for own in counts:
         own[rng.choice(counts.shape[1], labels, replace=False)] = 0
     return Metadata(metadata.phi * (counts > 0)[:, :, None], counts)
+
+
+def draw(r, clients, count):
+    """Draw a round's participants."""
+    return np.sort(np.random.default_rng([7, r]).permutation(clients)[:count])
+
+
+def live(method, metadata, late, rounds):
+    """Play rounds of 24 of the clients there; from round 3 on some that were late, in round 4 one drifts."""
+    for r in rounds:
+        if r == 3:
+            method.join(late)
+        if r == 4:
+            method.drift(np.array([1]), metadata.of(np.array([0])))
+        method.round(r, np.setdiff1d(draw(r, len(metadata), 24), np.flatnonzero(method.left)))

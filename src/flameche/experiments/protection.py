@@ -53,9 +53,9 @@ def accounted(experiment: Experiment, ledger: Ledger) -> dict[str, Any] | None:
     }
 
 
-def release_notes(experiment: Experiment, ledger: Ledger) -> list[str]:
-    """Say what noise covers and what it does not, and what the releases cost together."""
-    if (found := accounted(experiment, ledger)) is None:
+def release_notes(found: dict[str, Any] | None) -> list[str]:
+    """Say what noise covers and what it does not, and what the releases cost together, as `accounted`."""
+    if found is None:
         return []
     more = ""
     if found["releases"] > 1:

@@ -162,18 +162,19 @@ def record_of(
 
 def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: str) -> dict[str, Any]:
     """Record what a run took, by which config and versions; `more` packages than an experiment needs."""
+    privacy = accounted(experiment, ledger)
     return {
         "bytes_up": int(ledger.per_client("up").sum()),
         "bytes_down": int(ledger.per_client("down").sum()),
         "deferred": deferred(ledger),
         "seconds": ledger.seconds_by_part(),
         "ledger": ledger.summary(),
-        "privacy": accounted(experiment, ledger),
+        "privacy": privacy,
         "versions": versions([*packages(experiment), *more]),
         "commit": commit(),
         "sources": sources(experiment.model.kind),
         "config_hash": config_hash(experiment),
-        "notes": [*notes, *deferred_notes(experiment, ledger), *release_notes(experiment, ledger)],
+        "notes": [*notes, *deferred_notes(experiment, ledger), *release_notes(privacy)],
     }
 
 

@@ -170,7 +170,7 @@ class World:
         """Tell how far each of `count` models goes towards the average of its participants."""
         far = np.full(count, self.server_lr)
         if self.absent == "stay" and members is not None:
-            here = np.bincount(cluster, minlength=count)  # nobody is a member yet while soft EM gathers
+            here = np.bincount(cluster, minlength=count)
             far *= here / np.maximum(np.bincount(members[members >= 0], minlength=count), np.maximum(here, 1))
         return far
 

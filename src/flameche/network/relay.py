@@ -186,9 +186,7 @@ class Relay:
         if kind == "once":
             return self._once(question, parts)
         if kind == "exchange":
-            if lacking(
-                question, parts
-            ):  # with a later sum over all of them, this one would show who is missing
+            if lacking(question, parts):  # a later sum over all would show who is missing in this one
                 return Parcel({"kind": kind})
             return self._once({**question, "rows": [0] * len(question["clients"]), "sums": 1}, parts)
         raise Refused(f"nodes ask for '{kind}', which this server does not know")

@@ -29,9 +29,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[np.generic]]
 Draw = Callable[[int, int, int], Floats]  # client, number of its release, size -> standard normal numbers
-MOVES = (
-    2.0  # by how much a record moves the sum over its class at most: from one end of the unit ball to another
-)
+MOVES = 2.0  # by how much a record moves the sum over its class at most: across the unit ball
 
 
 @dataclass(frozen=True)
