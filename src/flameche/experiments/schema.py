@@ -89,7 +89,7 @@ def _by_kind(registry: Registry[Any], options: type[Table] | None = None) -> Bef
         if not isinstance(table, dict):
             return table
         kind = Kind.model_validate({key: value for key, value in table.items() if key == "kind"}).kind
-        own: type[Table] = getattr(registry[kind], "Options", options)
+        own: type[Table] = getattr(registry[kind], "Options", options or Table)
         return own.model_validate({**table, "kind": kind})
 
     return BeforeValidator(read)
