@@ -15,6 +15,8 @@ ROOT = Path(flameche.__file__).parent
 ORDER = [
     *(
         "errors",
+        "tables",
+        "registry",
         "rng",
         "em",
         "metadata",
@@ -57,7 +59,7 @@ HOME = {
         )
     },
     "rich": {"display", "cli", "bench"},
-    "pydantic": {"experiments"},
+    "pydantic": {"tables", "metadata", "methods", "experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},
     "jinja2": {"report"},

@@ -21,9 +21,10 @@ from flameche.bench.rounds import round_row
 from flameche.bench.sessions import session_row
 from flameche.bench.verdict import paper_rows, ratios, targets
 from flameche.crypto.api import ClientKey, Scheme
-from flameche.crypto.registry import SCHEMES, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError
 from flameche.experiments.provenance import environment
+from flameche.registry import SCHEMES
 
 KINDS = {  # label: scheme, bits of its key
     "plain": ("plain", 0),

@@ -16,11 +16,12 @@ import numpy as np
 from flameche.bench.clock import timed
 from flameche.bench.plan import BOUND, Plan, Row
 from flameche.crypto.api import Scheme
-from flameche.crypto.registry import SCHEMES, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError, SealError
 from flameche.experiments.build import build
 from flameche.experiments.config import Experiment, parse_experiment
 from flameche.metadata.extractors import Metadata
+from flameche.registry import SCHEMES
 from flameche.rng import stream
 from flameche.simulation.engine import simulate
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flameche.crypto.plain import Plain
-from flameche.crypto.registry import KEYED
+from flameche.crypto.registry import keyed_schemes
 from flameche.em.spherical import FAR, SD, Centroids, Floats, Ints, cosine
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
-from flameche.experiments.extraction import MEANS, Extraction, Shape
+from flameche.experiments.extraction import Extraction, Shape
 from flameche.experiments.store import read_json
 from flameche.metadata.extractors import NOT_FINITE, Axes, ClientSamples, Metadata
 from flameche.protocol.client import Cohort
@@ -122,7 +122,7 @@ class Finished:
     def metadata(self, x: NDArray[np.uint8], y: Ints, device: str) -> tuple[Metadata, Metadata | None]:
         """Summarise a client's samples: all [1 …]; with a part left out each time [n …], where it can be."""
         extraction = Extraction(self.experiment, self.shape, self.classes, self.seed, device, self.axes)
-        if self.experiment.metadata.kind not in MEANS:
+        if not extraction.kind.averages:
             return extraction(ClientSamples(x, y, np.array([0, len(y)]), self.classes)), None
         order, offsets = parted(y)
         parts = extraction(ClientSamples(x[order], y[order], offsets, self.classes))
@@ -158,7 +158,7 @@ class Finished:
 def _where_else(path: Path, experiment: Experiment) -> str:
     """Say why a finished run's folder has no centroids, and what to do."""
     file = path / "environment.json"
-    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in KEYED:
+    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in keyed_schemes():
         return (
             f'since under scheme.kind = "{experiment.scheme.kind}" the server may not read centroids; each '
             "node has them in its own folder: give that one (--folder of `flameche deploy node`, then state)"

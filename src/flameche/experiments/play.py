@@ -17,7 +17,7 @@ from flameche.experiments.paper.plan import Planned
 from flameche.experiments.run import cluster_experiment, record_of, run_experiment
 from flameche.experiments.store import without_nan
 from flameche.experiments.stored import Line, compact
-from flameche.methods.registry import METHODS
+from flameche.registry import METHODS
 from flameche.simulation.engine import simulate
 from flameche.training.device import device_gib, release
 
@@ -86,7 +86,7 @@ def _played(planned: Planned, order: Order, on_round: Callable[[dict[str, Any]],
         summary, _ = run_experiment(
             experiment, planned.seed, order.runs, device=order.device, on_round=on_round
         )
-    elif experiment.events or METHODS[experiment.method.kind].about.needs == "terms":  # of its own metadata
+    elif experiment.events or METHODS[experiment.method.kind].about.needs_terms:  # of its own metadata
         summary = cluster_experiment(experiment, planned.seed, device=order.device)
         summary |= {"dataset": planned.dataset, "setting": planned.setting}
     else:

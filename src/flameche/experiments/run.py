@@ -12,6 +12,7 @@ import numpy as np
 
 from flameche.errors import ConfigError
 from flameche.experiments.build import Setup, build
+from flameche.experiments.callbacks import make_callbacks
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import bound_advice, keep_key, make_scheme_for, scheme_of_run
@@ -60,6 +61,7 @@ def run_experiment(
                 note = sources_note(summary, made_by)
                 return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
+        followers = make_callbacks(experiment.callbacks)
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
         source = noisy_source(experiment, seed, None if fresh else folder.noisy)
         setup = build(experiment, seed, device=device, scheme=scheme, source=source, progress=progress)
@@ -72,6 +74,13 @@ def run_experiment(
         folder.write_text("config.toml", to_toml(experiment))
         here = {**environment(device, packages(experiment)), "sources": made_by}
         setup.notes.extend(folder.keep_environment(here))
+        for follower in followers:
+            follower.on_start(experiment, seed, path)
+
+        def tell(record: dict[str, Any]) -> None:
+            for listener in [*([on_round] if on_round else []), *(f.on_round for f in followers)]:
+                listener(record)
+
         try:
             with bound_advice(experiment.scheme):
                 result = simulate(
@@ -80,7 +89,7 @@ def run_experiment(
                     experiment.participants,
                     evaluate_every=experiment.training.evaluate_every,
                     recorder=folder,
-                    on_round=on_round,
+                    on_round=tell,
                     started=start,
                     timeline=setup.timeline,
                 )
@@ -94,6 +103,8 @@ def run_experiment(
             folder.write_arrays("models.npz", setup.method.models.to_arrays())
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
+        for follower in followers:
+            follower.on_end(summary)
         return summary, path
 
 
@@ -102,7 +113,7 @@ def cluster_experiment(
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
     if not has_metadata(experiment):
-        able = [kind for kind, method in METHODS.items() if method.about.family == "metadata"]
+        able = [kind for kind, method in METHODS.items() if method.about.by_metadata]
         raise ConfigError(
             f'method.kind = "{experiment.method.kind}" does not cluster metadata, so there is nothing to do '
             f"without training; {', '.join(able)} do"
@@ -202,9 +213,17 @@ def inputs(experiment: Experiment) -> dict[str, str]:
     files = {}
     if experiment.data.path is not None:
         files["data.path"] = Path(experiment.data.path).expanduser()
-    module, _, factory = experiment.model.kind.partition(":")
-    if factory and (found := Path(*module.split(".")).with_suffix(".py")).exists():
-        files["model.kind"] = found
+    named = {
+        "data.dataset": experiment.data.dataset or "",
+        **{
+            f"{section}.kind": getattr(experiment, section).kind
+            for section in ("model", "metadata", "method", "partition", "scheme")
+        },
+    }
+    for key, name in named.items():
+        module, _, thing = name.partition(":")
+        if thing and (found := Path(*module.split(".")).with_suffix(".py")).exists():
+            files[key] = found
     return {
         key: hashlib.sha256(file.read_bytes()).hexdigest() for key, file in files.items() if file.is_file()
     }

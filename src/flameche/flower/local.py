@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_info, write_public, write_secret
-from flameche.crypto.registry import KEYED, make_scheme
+from flameche.crypto.registry import keyed_schemes, make_scheme
 from flameche.errors import BadInput, ConfigError, FlamecheError
 from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.flower.certificates import Certificates, make_certificates, make_node_key
@@ -163,7 +163,7 @@ def make_keys(experiment: Experiment, folder: Path) -> Path | None:
     from flameche.experiments.protection import has_metadata
 
     how, clients = experiment.scheme, experiment.data.clients
-    if how.kind not in KEYED or not has_metadata(experiment):
+    if how.kind not in keyed_schemes() or not has_metadata(experiment):
         return None
     own = folder / how.kind
     if (own / PUBLIC).exists():

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import field_validator
 
 from flameche.clustering.session import Found, Session
 from flameche.em.criteria import from_widths
@@ -28,19 +29,104 @@ from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
 from flameche.em.spherical import FAR, NOISE, SD, Centroids, Floats, cosine
 from flameche.em.ward import keep_names
+from flameche.errors import ConfigError
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Method, MethodOptions, Outcome, World
+from flameche.protocol.client import Missing
 from flameche.protocol.given import Given
 from flameche.rng import stream
+from flameche.tables import Clusters, MostClusters, Natural
 
 EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
 WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FEWEST = 4  # clients without which nothing can be said of K
 
 
+class FlamecheOptions(MethodOptions):
+    """FLAMECHE's options, in either of its modes; what `PAPER_ONLY` names belongs to `mode = "paper"`.
+
+    `tau = 0` never reclusters. `clusters = "auto"` chooses K before the first round, up to `most_clusters`.
+    """
+
+    PAPER_ONLY: ClassVar[tuple[str, ...]] = (
+        *("tau", "empty", "init", "m_step", "unit_norm", "missing", "recluster_last"),
+        *("recluster_over", "hide_assignments"),
+    )
+
+    kind: str = "flameche"
+    clusters: Clusters = 4
+    most_clusters: MostClusters = 8
+    mode: Literal["sketch", "paper"] = "sketch"
+    tau: Natural = 10
+    empty: Literal["participants", "seen"] = "participants"
+    init: Literal["partition", "vectors"] = "partition"
+    m_step: Literal["seen", "participants"] = "seen"
+    unit_norm: bool = False
+    missing: Missing = "counts"
+    recluster_last: bool = False
+    recluster_over: Literal["seen", "participants"] = "seen"
+    hide_assignments: bool = False
+
+    @property
+    def by_session(self) -> bool:
+        """Tell whether clusters come from a clustering session: in the default mode they do."""
+        return self.mode == "sketch"
+
+    @property
+    def takes_noise(self) -> bool:
+        """Tell whether metadata may have noise that protects records: in the default mode."""
+        return self.mode == "sketch"
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _earlier(cls, mode: object) -> object:
+        if mode == "robust":
+            raise ConfigError(
+                'method.mode = "robust" is no longer there; "sketch", the default, took its place: '
+                "the same clusters from far fewer sums"
+            )
+        return mode
+
+    def make(self, kind: type[Method], world: World) -> Method:
+        """Build the class of the mode."""
+        if self.mode == "sketch":
+            return FlamecheSketch(world, clusters=self.clusters, most_clusters=self.most_clusters)
+        return kind(world, **self.model_dump(include={"clusters", *self.PAPER_ONLY}))
+
+    def check(self, experiment: Any) -> None:
+        """Refuse options that the mode or the scheme does not have."""
+        scheme, told = experiment.scheme, self.model_dump(exclude_defaults=True)
+        wrong = [key for key in self.PAPER_ONLY if key in told]
+        if self.mode != "paper" and wrong:
+            raise ConfigError(
+                f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{self.mode}"'
+            )
+        if self.mode == "paper" and self.clusters == "auto":
+            raise ConfigError(
+                'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a '
+                "number, as flameche select-k finds it"
+            )
+        if self.hide_assignments and scheme.kind in ("plain", "secagg"):
+            raise ConfigError(
+                f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '
+                'opens them on the server; take "bfv", "ckks" or "paillier"'
+            )
+        if self.hide_assignments and scheme.updates != "ckks":
+            raise ConfigError(
+                f'method.hide_assignments: with scheme.updates = "{scheme.updates}" the server sees '
+                'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
+            )
+        if scheme.kind == "secagg" and self.m_step == "seen" and self.missing == "impute":
+            raise ConfigError(
+                'method.missing = "impute" changes metadata every round, which the changes that '
+                'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
+            )
+
+
 class FlamecheSketch(Living):
     """Clusters from one session; then rounds of training, in which newcomers find their cluster."""
 
+    Options: ClassVar[type[MethodOptions]] = FlamecheOptions
     about: ClassVar[About] = About(
         "FLAMECHE",
         "metadata",
@@ -50,13 +136,15 @@ class FlamecheSketch(Living):
         client="d",
         up="K·d",
         down="K·d",
+        by_metadata=True,
     )
 
-    def __init__(self, world: World, *, clusters: int | Literal["auto"] = 4, most_clusters: int = 8) -> None:
+    def __init__(self, world: World, **options: Any) -> None:
         super().__init__(world, world.cohort(scaled=True), 1)
+        how = FlamecheOptions(**options)
         self.clusters = 1  # until they are known
-        self.choose = clusters == "auto"
-        self.wanted = most_clusters if clusters == "auto" else clusters
+        self.choose = how.clusters == "auto"
+        self.wanted = how.most_clusters if how.clusters == "auto" else how.clusters
         self.exchange = world.exchange(self.cohort)
         self.given = Given(self.cohort)  # knows terms again that drift back
         self.spread = np.full((1, 3), np.nan)
