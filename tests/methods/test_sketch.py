@@ -136,7 +136,9 @@ def test_of_many_clients_a_later_session_takes_those_first_that_were_in_none():
     method.join(late)
     method.round(2, late[:6])
     again = method.members(3, late)
-    assert before.sum() == len(again) == EVERYBODY and not before[again].any() and method.far[again].sum() == 6
+    assert (
+        before.sum() == len(again) == EVERYBODY and not before[again].any() and method.far[again].sum() == 6
+    )
 
 
 def test_a_client_whose_data_drift_moves_to_its_new_group():
