@@ -112,6 +112,35 @@ def test_a_group_that_comes_late_gets_a_cluster_of_its_own(masked, many):
     assert method.exchange.guard.leverage().max() < 1 - 1e-6
 
 
+def test_a_late_group_near_a_client_that_is_alone_in_its_cluster_gets_one_of_its_own():
+    metadata, group = grouped((8, 8, 1, 6))
+    alone, late = np.flatnonzero(group == 2), np.flatnonzero(group == 3)
+    metadata.phi[late] = 0.8 * metadata.phi[late] + 0.2 * metadata.phi[alone]
+    method, _ = made(metadata, group, least=1, clusters=3)
+    method.leave(late)
+    there = np.flatnonzero(group != 3)
+    method.round(1, there)
+    assert right(method, group, there) and method.clusters == 3
+    method.join(late)
+    assert [method.round(r, late) for r in (2, 3)] == [False, True]
+
+
+def test_of_many_clients_a_later_session_takes_those_first_that_were_in_none():
+    metadata, group = grouped((50, 50, 50))
+    method, _ = made(metadata, group, clusters=3)
+    late = np.flatnonzero(group == 2)
+    method.leave(late)
+    there = np.flatnonzero(group != 2)
+    method.round(1, there[:12])
+    before = method.exchange.guard.leverage() > 0
+    method.join(late)
+    method.round(2, late[:6])
+    again = method.members(3, late)
+    assert (
+        before.sum() == len(again) == EVERYBODY and not before[again].any() and method.far[again].sum() == 6
+    )
+
+
 def test_a_client_whose_data_drift_moves_to_its_new_group():
     metadata, group = grouped((10, 10))
     method, _ = made(metadata, group, clusters=2)

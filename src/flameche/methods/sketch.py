@@ -27,7 +27,7 @@ from flameche.clustering.session import Found, Session
 from flameche.em.criteria import from_widths
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
-from flameche.em.spherical import FAR, NOISE, SD, Centroids, Floats, cosine
+from flameche.em.spherical import NOISE, Centroids, Floats, cosine, reach
 from flameche.em.ward import keep_names
 from flameche.errors import ConfigError
 from flameche.metadata.extractors import Metadata
@@ -184,7 +184,10 @@ class FlamecheSketch(Living):
         return max(1, self.world.min_cluster)
 
     def members(self, r: int, participants: Ints) -> Ints:
-        """Choose a session's clients: everybody, or of many those that are far and some others."""
+        """Choose a session's clients: everybody, or of many those that are far and some others.
+
+        Of the others, clients that were in no session come first: the guard refuses few sums over these.
+        """
         there = self.world.reachable(self.present, participants)
         size = session_size(self.wanted, noisy=self.world.noise > 0)
         if len(there) <= size:
@@ -192,7 +195,9 @@ class FlamecheSketch(Living):
         order = stream(self.world.seed, "session", r).permutation(there)
         first = order[np.argsort(~self.far[order], kind="stable")]
         strangers = first[: min(int(self.far[order].sum()), size // 2)]
-        return np.sort(np.append(strangers, order[~np.isin(order, strangers)][: size - len(strangers)]))
+        summed = self.exchange.guard.leverage() > 0
+        others = order[np.argsort(summed[order], kind="stable")]
+        return np.sort(np.append(strangers, others[~np.isin(others, strangers)][: size - len(strangers)]))
 
     def _hold_session(self, r: int, participants: Ints) -> bool:
         """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
@@ -283,7 +288,7 @@ class FlamecheSketch(Living):
             label = self._nearest(clients)
             phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
             error = 1.0 - cosine(phi, weight, self.centroids)[np.arange(len(clients)), label]
-        far = (error > self._reach()[label]) & ~self.inside[clients].any(axis=1)
+        far = (error > reach(self.spread)[label]) & ~self.inside[clients].any(axis=1)
         return label, far
 
     def _nearest(self, clients: Ints) -> Ints:
@@ -295,17 +300,6 @@ class FlamecheSketch(Living):
     def _share(self, participants: Ints) -> Floats | None:
         """Tell how much participants [n] count for each cluster's model [n K]; None for their own alone."""
         return None
-
-    def _reach(self) -> Floats:
-        """Tell how far from each cluster [K] a client may be that belongs to it; infinite where nobody knows.
-
-        A centroid's own clients are nearer to it than others: the squared distance to a mean of n grows by
-        (n + 1) / (n - 1) for one that is not among them.
-        """
-        count, mean, deviation = self.spread.T
-        grown = (count + 1) / np.maximum(count - 1, 1)
-        reach: Floats = np.where(count > 1, (mean + FAR * SD * deviation) * grown, np.inf)
-        return np.where(np.isfinite(reach), reach, np.inf)
 
     def drift(self, clients: Ints, metadata: Metadata) -> None:
         """Give clients [n] new metadata; they find their cluster anew when they next take part."""
@@ -349,6 +343,7 @@ class FlamecheSketch(Living):
         final[self.present] = np.where(told == UNSEEN, self.assignment[self.present], told)
         dbi, ch = criteria(self.centroids, self.spread[:, 0])
         spread = self.spread.copy()
+        spread[spread[:, 0] == 1, 1] = np.nan  # one client's distance to itself
         spread[:, 0] = np.bincount(final[self.present], minlength=self.clusters)
         keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": spread}
         return Outcome(final, dbi, ch, {**keep, "label": np.arange(self.clusters)})
