@@ -76,11 +76,17 @@ def widest(leaves: Leaves) -> Cuts:
     values, vectors = np.linalg.eigh(leaves.scatter / max(leaves.count.sum(), 1))
     axes, width = vectors[:, ::-1][:, :count].T, np.sqrt(np.maximum(values[::-1][:count], 0.0))
     every = (len(leaves), count)
-    bins = np.clip(leaves.count.astype(np.int64), FEWEST_BINS, MOST_BINS)
+    bins = bins_for(leaves.count)
     return Cuts(
         leaves.mean, np.broadcast_to(axes, (*every, size)), np.broadcast_to(width, every), bins,
         np.full(every, np.inf),
     )  # fmt: skip
+
+
+def bins_for(count: Floats | Ints) -> Ints:
+    """Tell how many bins histograms of so many clients have [R]: no more than clients."""
+    bins: Ints = np.clip(count, FEWEST_BINS, MOST_BINS).astype(np.int64)
+    return bins
 
 
 def histogram_terms(cuts: Cuts, y: Floats, leaf: Ints) -> Floats:
@@ -103,17 +109,33 @@ def choose_cuts(cuts: Cuts, totals: Floats, least: int) -> Cuts:
 
 def best_cut(n: Floats, least: int) -> float:
     """Cut a histogram [bins] from -RANGE to RANGE where two means explain most; infinite if nowhere."""
+    edges, gain = _gains(n, least)
+    if gain.max() < 0:
+        return float("inf")
+    best = np.flatnonzero(gain >= gain.max() * (1 - 1e-9))
+    return float((edges[1 + best[0]] + edges[1 + best[-1]]) / 2)  # the middle of a gap
+
+
+def best_share(n: Floats, least: int) -> float:
+    """Tell which share of a histogram's variance two means explain at most, `least` clients a side."""
+    edges, gain = _gains(n, least)
+    middle = (edges[1:] + edges[:-1]) / 2
+    total = float(n @ (middle - n @ middle / max(n.sum(), 1.0)) ** 2)
+    return max(float(gain.max()), 0.0) / total if total > 0 else 0.0
+
+
+def _gains(n: Floats, least: int) -> tuple[Floats, Floats]:
+    """Compute the edges of a histogram's bins, and the variance between both sides of each inner edge.
+
+    It is -1 where a side would have fewer than `least` clients.
+    """
     edges = np.linspace(-RANGE, RANGE, len(n) + 1)
     left, moment = n.cumsum()[:-1], (n * (edges[1:] + edges[:-1]) / 2).cumsum()
     right = n.sum() - left
     enough = (left >= least) & (right >= least)
-    if not enough.any():
-        return float("inf")
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = moment[:-1] / left - (moment[-1] - moment[:-1]) / right
-        gain = np.where(enough, left * right / n.sum() * gap**2, -1.0)
-    best = np.flatnonzero(gain >= gain.max() * (1 - 1e-9))
-    return float((edges[1 + best[0]] + edges[1 + best[-1]]) / 2)  # the middle of a gap
+        return edges, np.where(enough, left * right / n.sum() * gap**2, -1.0)
 
 
 def part(cuts: Cuts, y: Floats, leaf: Ints) -> Ints:
