@@ -29,6 +29,7 @@ from flameche.protocol.exchange import Exchange
 
 LEVELS, M_STEPS = 2, 2
 MOST_DIRECTIONS = 7  # of a sketch, where K is not known
+MORE_CUTS = 3  # of a leaf, where K is not known
 FEW = 12  # clients, of which two can be a group where K is chosen; of more it takes three
 MORE_CLUSTERS = 8  # from more clusters on, leaves are cut once more
 ERROR_SCALE = 7.0  # errors are at most one; so scaled, their squares fill what fixed point has room for
@@ -126,7 +127,7 @@ class Session:
         leaves = splitting.root(variance, len(y))
         total = leaves.scatter
         for _ in range(LEVELS + (self.clusters > MORE_CLUSTERS)):
-            cuts = splitting.widest(leaves)
+            cuts = splitting.widest(leaves, y.shape[1] if self.choose else splitting.AXES)
             some = np.flatnonzero((leaves.count >= 2 * self.least)[leaf])
             if len(some) == 0:
                 break
@@ -134,7 +135,8 @@ class Session:
             bins = self.exchange.sums(
                 "histograms", terms, self.clients[some], leaf[some], len(leaves), "histogram"
             )
-            cuts = splitting.choose_cuts(cuts, bins, self.least)
+            most = MORE_CUTS if self.choose else splitting.AXES
+            cuts = splitting.choose_cuts(cuts, bins, self.least, most)
             if not np.isfinite(cuts.at).any():
                 break
             parts = 1 << cuts.at.shape[1]

@@ -69,16 +69,16 @@ def read_leaves(sums: Floats, count: Floats, total: Floats) -> Leaves:
     return Leaves(count, mean, total - np.einsum("r,rp,rq->pq", count, gap, gap))
 
 
-def widest(leaves: Leaves) -> Cuts:
+def widest(leaves: Leaves, axes: int = AXES) -> Cuts:
     """Find the directions in which leaves are widest, on the average of all leaves."""
     size = leaves.mean.shape[1]
-    count = min(AXES, size)
+    count = min(axes, size)
     values, vectors = np.linalg.eigh(leaves.scatter / max(leaves.count.sum(), 1))
-    axes, width = vectors[:, ::-1][:, :count].T, np.sqrt(np.maximum(values[::-1][:count], 0.0))
+    along, width = vectors[:, ::-1][:, :count].T, np.sqrt(np.maximum(values[::-1][:count], 0.0))
     every = (len(leaves), count)
     bins = bins_for(leaves.count)
     return Cuts(
-        leaves.mean, np.broadcast_to(axes, (*every, size)), np.broadcast_to(width, every), bins,
+        leaves.mean, np.broadcast_to(along, (*every, size)), np.broadcast_to(width, every), bins,
         np.full(every, np.inf),
     )  # fmt: skip
 
@@ -97,13 +97,19 @@ def histogram_terms(cuts: Cuts, y: Floats, leaf: Ints) -> Floats:
     return np.eye(MOST_BINS)[bin].reshape(len(y), -1)
 
 
-def choose_cuts(cuts: Cuts, totals: Floats, least: int) -> Cuts:
-    """Cut each leaf where two means explain most of its histogram [R a*MOST_BINS], `least` clients a side."""
-    at = np.full(cuts.width.shape, np.inf)
+def choose_cuts(cuts: Cuts, totals: Floats, least: int, most: int = AXES) -> Cuts:
+    """Cut each leaf where two means explain most of its histogram [R a*MOST_BINS], `least` clients a side.
+
+    Of more than `most` directions, along those where they explain the largest share of its variance.
+    """
+    at, share = np.full(cuts.width.shape, np.inf), np.zeros(cuts.width.shape)
     for r, a in np.ndindex(*cuts.width.shape):
         n = totals[r].reshape(-1, MOST_BINS)[a]
         if np.isfinite(n).all() and cuts.width[r, a] > 0:
-            at[r, a] = best_cut(np.rint(n[: cuts.bins[r]]), least)
+            n = np.rint(n[: cuts.bins[r]])
+            at[r, a], share[r, a] = best_cut(n, least), best_share(n, least)
+    if (less := at.shape[1] - most) > 0:
+        np.put_along_axis(at, np.argsort(share, axis=1, kind="stable")[:, :less], np.inf, axis=1)
     return Cuts(cuts.centre, cuts.axes, cuts.width, cuts.bins, at)
 
 
