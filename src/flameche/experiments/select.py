@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from flameche.em.significance import REFUSED
 from flameche.errors import ConfigError
 from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
@@ -80,7 +81,7 @@ def described(selection: Selection) -> dict[str, Any]:
             {
                 "k": c.k,
                 "sureness": None if c.split is None else c.split.sure,
-                "needed": None if c.split is None else c.split.needed,
+                "needed": None if c.split is None else REFUSED,
                 "kept": c.kept,
                 "dbi": c.dbi,
                 "ch": c.ch,
