@@ -519,6 +519,15 @@ def test_models_that_diverged_are_told_and_have_no_accuracy(diverged):
         assert any(note.startswith("training diverged") for note in found["notes"])
 
 
+@pytest.mark.parametrize("name", ["site.onnx", "site", "site.pt2.zip"])
+def test_a_model_is_written_in_no_form_but_those_that_there_are(runs, tmp_path, call, name):
+    _, x, y = next(newcomers(0))
+    site = npz(tmp_path / "own.npz", x=x, y=y)
+    answer = call("assign", runs["sketch"], "--data", site, "--model", tmp_path / name)
+    refused(answer, f"{name}: a model is written as FILE.pt2", "or FILE.pt")
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("file", ["site.pt", "site.pt2"])
 def test_a_model_that_diverged_is_not_written(diverged, tmp_path, call, file):
     where = truth(diverged)

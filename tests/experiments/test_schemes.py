@@ -75,11 +75,14 @@ def test_fresh_keys_differ():
     assert first != second
 
 
-def test_metadata_beyond_the_bound_are_refused_in_one_line(tmp_path):
+@pytest.mark.parametrize("mode", ["paper", "sketch"])
+def test_metadata_beyond_the_bound_are_refused_with_what_the_mode_can_do(mode):
     from flameche.errors import OverflowBudget
 
-    with pytest.raises(OverflowBudget, match=r"exceeds the declared bound 0\.5.*scheme\.bound"):
-        cluster_experiment(described(bound=0.5), 0)
+    small = {**described(bound=0.5).model_dump(exclude_unset=True), "method": {"mode": mode, "clusters": 2}}
+    with pytest.raises(OverflowBudget, match=r"exceeds the declared bound 0\.5.*scheme\.bound") as caught:
+        cluster_experiment(parse_experiment(small), 0)
+    assert ("method.unit_norm" in str(caught.value)) == (mode == "paper")
 
 
 def test_hidden_assignments_change_nothing_but_who_knows_them(tmp_path):

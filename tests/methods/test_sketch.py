@@ -78,6 +78,26 @@ def test_too_few_clients_train_one_model_and_the_notes_say_so():
     assert any("5 clients are too few" in note for note in world.notes)
 
 
+@pytest.mark.parametrize(("least", "advice"), [(1, "set method.clusters"), (3, "a lower scheme.min_cluster")])
+def test_too_few_clients_to_choose_k_are_told_what_would_help(least, advice):
+    metadata, group = grouped((2, 1))
+    method, world = made(metadata, group, least=least, clusters="auto")
+    method.round(1, np.arange(3))
+    method.finish()
+    (note,) = world.notes
+    assert note.startswith("no clusters: 3 clients are too few") and advice in note
+
+
+def test_no_groups_under_noise_may_be_groups_that_the_noise_hides():
+    metadata, group = grouped((20,))
+    for noise in (0.0, 0.1):
+        method, world = made(metadata, group, clusters="auto")
+        world.noise = noise
+        method.round(1, np.arange(20))
+        (note,) = world.notes
+        assert note.startswith("K = 1: 20 clients") and ("noise" in note) == (noise > 0)
+
+
 def test_what_cannot_be_told_apart_is_noted():
     metadata, group = grouped((3, 3))
     method, world = made(metadata, group, clusters=4)

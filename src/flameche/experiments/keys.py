@@ -75,16 +75,17 @@ def key_path(file: str) -> Path:
 
 
 @contextmanager
-def bound_advice(how: SchemeOptions) -> Iterator[None]:
+def bound_advice(experiment: Experiment) -> Iterator[None]:
     """Say what to do about metadata beyond the bound."""
     try:
         yield
     except OutOfRange as problem:
         remedy = "raise scheme.bound on all clients"
-        if how.key_file is not None:
+        if experiment.scheme.key_file is not None:
             remedy = "make a new key with a larger bound (flameche keys new --bound)"
-        scale = "or scale the metadata (method.unit_norm = true)"
-        raise OverflowBudget(f"{problem}; {remedy}, {scale}") from problem
+        if getattr(experiment.method, "mode", "") == "paper":
+            remedy += ", or scale the metadata (method.unit_norm = true)"
+        raise OverflowBudget(f"{problem}; {remedy}") from problem
 
 
 def _users_key(file: str, how: SchemeOptions, clients: int) -> Scheme:

@@ -107,7 +107,7 @@ def _clustered(planned: Planned, experiment: Experiment, order: Order) -> dict[s
     metadata, group = metadata_of(experiment, planned.seed, order.device, order.runs / METADATA)
     world = world_of(experiment, planned.seed, metadata, group)
     method = build_method(experiment, world)
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         result = simulate(method, world, experiment.participants)
     names = planned.dataset, planned.setting
     summary: dict[str, Any] = without_nan(

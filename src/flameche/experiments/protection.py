@@ -63,8 +63,8 @@ def release_notes(found: dict[str, Any] | None) -> list[str]:
         more = f"; {found['releases']} releases of some clients cost {found['epsilon_spent']:.3g} together"
     notes = [
         f"metadata have noise: epsilon = {found['epsilon']:g} at delta = {found['delta']:g} for one "
-        f"record{more}. Class counts, model updates and that a client takes part are not covered "
-        "(SECURITY.md)"
+        f"record{more}. Runs on the same data add up, those with other seeds too. Class counts, model "
+        "updates and that a client takes part are not covered (SECURITY.md)"
     ]
     if found["noise"] == "seeded":
         notes.append(

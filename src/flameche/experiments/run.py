@@ -82,7 +82,7 @@ def run_experiment(
                 listener(record)
 
         try:
-            with bound_advice(experiment.scheme):
+            with bound_advice(experiment):
                 result = simulate(
                     setup.method,
                     setup.world,
@@ -120,7 +120,7 @@ def cluster_experiment(
         )
     start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         result = simulate(
             setup.method, setup.world, experiment.participants, started=start, timeline=setup.timeline
         )
@@ -144,7 +144,7 @@ def record_of(
     device: str,
 ) -> dict[str, Any]:
     """Put what a method did in a world into one flat record; names: of the data and the setting."""
-    ledger = world.ledger
+    ledger, diverged = world.ledger, DIVERGED in world.notes
     return {
         "method": experiment.method.kind,
         "label": method.about.title,
@@ -153,7 +153,7 @@ def record_of(
         "seed": seed,
         "scheme": protection(experiment),
         "rounds": experiment.rounds,
-        "accuracy": result.mean_accuracy,
+        "accuracy": None if diverged else result.mean_accuracy,
         "accuracy_per_round": [record["accuracy"] for record in result.rounds],
         "ari": result.ari,
         "ari_final": result.ari_final,
@@ -161,7 +161,7 @@ def record_of(
         "dbi": result.outcome.dbi,
         "ch": result.outcome.ch,
         "k": method.clusters,
-        "diverged": DIVERGED in world.notes,
+        "diverged": diverged,
         "assignment": method.assignment.tolist(),
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "wall_s": result.wall_s,

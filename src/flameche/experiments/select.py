@@ -12,6 +12,7 @@ from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
 from flameche.experiments.leakage import leaked
+from flameche.experiments.protection import has_metadata
 from flameche.experiments.store import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
@@ -35,11 +36,16 @@ def select_experiment(
             "privacy.epsilon: choosing K apart from the run would be a release of its own; "
             'take method.clusters = "auto"'
         )
+    if experiment.scheme.kind != "plain" and not has_metadata(experiment):
+        raise ConfigError(
+            f'scheme.kind = "{experiment.scheme.kind}": method.kind = "{experiment.method.kind}" has no '
+            'metadata to seal, so K would be chosen in the clear; take method.kind = "flameche"'
+        )
     start = time.perf_counter()
     federation, world = build_world(
         experiment, seed, device=device, training=False, metadata=metadata, progress=progress
     )
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         selection = select_clusters(world, most)
     groups = int(federation.group.max()) + 1
     found = described(selection)

@@ -176,12 +176,16 @@ class FlamecheSketch(Living):
         """Tell whether it is time for a session."""
         there = self.world.reachable(self.present, participants)
         if not self.found:
-            return len(there) >= (fewest(self._least) if self.choose else 2 * self._least)
+            return len(there) >= self._fewest
         return int((self.far & ~self.heard)[there].sum()) >= max(2, self._least)
 
     @property
     def _least(self) -> int:
         return max(1, self.world.min_cluster)
+
+    @property
+    def _fewest(self) -> int:
+        return fewest(self._least) if self.choose else 2 * self._least
 
     def members(self, r: int, participants: Ints) -> Ints:
         """Choose a session's clients: everybody, or of many those that are far and some others.
@@ -252,7 +256,7 @@ class FlamecheSketch(Living):
         self.assignment = np.where(self.assignment >= count, UNSEEN, self.assignment)
         self.assignment[clients] = label
         if found.choice is not None:
-            self._note(chosen(found.choice, len(clients)))
+            self._note(chosen(found.choice, len(clients), noisy=self.world.noise > 0))
         elif count < self.wanted:
             self._note(
                 f"{count} of {self.wanted} clusters: {len(clients)} clients cannot be told apart further "
@@ -333,9 +337,9 @@ class FlamecheSketch(Living):
         """Take a last E-step over all clients; DBI and CH follow from the centroids, so nothing is opened."""
         final = np.full(self.world.clients, UNSEEN, np.int64)
         if not self.found:
-            few = f"{len(self.present)} clients are too few for scheme.min_cluster = {self._least}"
+            few = too_few(len(self.present), self._least)
             ended = "no clustering session came to its end, since clients were lost or a sum was not opened"
-            why = few if len(self.present) < 2 * self._least else ended
+            why = few if len(self.present) < self._fewest else ended
             self._note(f"no clusters: {why}; all trained one model")
             final[self.present] = 0
             return Outcome(final)
@@ -374,12 +378,26 @@ def fewest(least: int) -> int:
     return max(FEWEST, 2 * least)
 
 
-def chosen(choice: Choice, clients: int) -> str:
+def too_few(clients: int, least: int) -> str:
+    """Say why so few clients get no clusters, or no choice of K, and what would help."""
+    if clients < 2 * least:
+        return (
+            f"{clients} clients are too few for scheme.min_cluster = {least}, which takes {2 * least}; more "
+            "clients would help, or, where all parties agree, a lower scheme.min_cluster (SECURITY.md)"
+        )
+    return (
+        f"{clients} clients are too few to choose the number of clusters, which takes {fewest(least)}; "
+        "set method.clusters to a number"
+    )
+
+
+def chosen(choice: Choice, clients: int, noisy: bool = False) -> str:
     """Say which K was chosen, and how clearly, for the reader of a run."""
     if choice.more:
         return f"K = {choice.k}, the most allowed; more would fit (method.most_clusters)"
     if choice.k == 1:
-        return f"K = 1: {clients} clients show no groups that are clearly apart"
+        hidden = "; the noise of privacy.epsilon may hide groups" if noisy else ""
+        return f"K = 1: {clients} clients show no groups that are clearly apart{hidden}"
     return f"K = {choice.k} chosen from the clustering session of {clients} clients"
 
 
