@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from flameche.crypto.registry import secret_bytes
 from flameche.errors import ConfigError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
 from flameche.experiments.keys import make_scheme_for
 from flameche.experiments.run import cluster_experiment, run_experiment
-from flameche.registry import SCHEMES, secret_bytes
+from flameche.registry import SCHEMES
 
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
 

@@ -108,7 +108,7 @@ def choose_cuts(cuts: Cuts, totals: Floats, least: int, most: int = AXES) -> Cut
         if np.isfinite(n).all() and cuts.width[r, a] > 0:
             n = np.rint(n[: cuts.bins[r]])
             at[r, a], share[r, a] = best_cut(n, least), best_share(n, least)
-    if (less := at.shape[1] - most) > 0:
+    if (less := len(at[0]) - most) > 0:
         np.put_along_axis(at, np.argsort(share, axis=1, kind="stable")[:, :less], np.inf, axis=1)
     return Cuts(cuts.centre, cuts.axes, cuts.width, cuts.bins, at)
 
