@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from flameche.errors import ConfigError
-from flameche.experiments import config, events, overrides, schema, wording
+from flameche.experiments import config, error_messages, events, overrides, schema
 from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
 from flameche.experiments.method_tables import FedavgConfig, FlamecheConfig, OracleConfig
 from flameche.experiments.schema import DataConfig, Experiment
@@ -794,13 +794,21 @@ def test_any_override_is_taken_or_refused_in_one_line(text: str) -> None:
 # Architecture
 
 
-@pytest.mark.parametrize("module", [config, events, overrides, schema, wording])
+@pytest.mark.parametrize("module", [config, events, overrides, schema, error_messages])
 def test_reading_an_experiment_needs_no_torch_and_no_other_part_of_flameche(module: Any) -> None:
     tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
     imported = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
     ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
     siblings = {
         f"flameche.experiments.{name}"
-        for name in ("agreement", "events", "method_tables", "overrides", "schema", "tables", "wording")
+        for name in (
+            "validation",
+            "events",
+            "method_tables",
+            "overrides",
+            "schema",
+            "tables",
+            "error_messages",
+        )
     }
     assert ours <= {"flameche.errors", *siblings}

@@ -18,11 +18,11 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from flameche.errors import ConfigError
+from flameche.experiments.error_messages import first_of, toml_literal, wrong_value
 from flameche.experiments.events import EventConfig
 from flameche.experiments.overrides import overlay
 from flameche.experiments.schema import Experiment
 from flameche.experiments.tables import Table
-from flameche.experiments.wording import first_of, toml_literal, wrong_value
 
 __all__ = ["Experiment", "config_hash", "load_experiment", "parse_experiment", "to_toml"]
 

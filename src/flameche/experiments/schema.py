@@ -20,7 +20,11 @@ from pydantic import (
 )
 
 from flameche.errors import ConfigError
-from flameche.experiments.agreement import (
+from flameche.experiments.error_messages import did_you_mean, toml_literal
+from flameche.experiments.events import Events, check_events
+from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodConfig
+from flameche.experiments.tables import Count, Natural, Table
+from flameche.experiments.validation import (
     check_absent,
     check_first,
     check_flameche,
@@ -32,10 +36,6 @@ from flameche.experiments.agreement import (
     check_statistics,
     check_terms,
 )
-from flameche.experiments.events import Events, check_events
-from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodConfig
-from flameche.experiments.tables import Count, Natural, Table
-from flameche.experiments.wording import did_you_mean, toml_literal
 
 MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "resnet18-unpooled", "small-cnn")
 
