@@ -17,6 +17,8 @@ ORDER = [
     *(
         "errors",
         "companions",
+        "tables",
+        "registry",
         "rng",
         "em",
         "metadata",
@@ -56,7 +58,7 @@ HOME = {
         )
     },
     "rich": {"display", "cli"},
-    "pydantic": {"experiments"},
+    "pydantic": {"tables", "metadata", "methods", "experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},
     "jinja2": {"report"},

@@ -37,12 +37,13 @@ def test_every_experiment_file_is_valid():
 
 
 def test_every_config_key_is_explained():
-    from flameche.experiments.schema import Experiment, FlamecheConfig
+    from flameche.experiments.schema import Experiment
+    from flameche.methods.sketch import FlamecheOptions
 
     page = (ROOT / "docs" / "config.md").read_text()
     for name, field in Experiment.model_fields.items():
         keys = getattr(field.annotation, "model_fields", None) or (
-            FlamecheConfig.model_fields if name == "method" else [name]
+            FlamecheOptions.model_fields if name == "method" else [name]
         )
         for key in keys:
             assert f"`{key}`" in page, f"{name}.{key}"

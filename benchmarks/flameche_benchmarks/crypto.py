@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from flameche.crypto.api import ClientKey, Scheme
-from flameche.crypto.registry import SCHEMES, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError
 from flameche.experiments.provenance import environment
+from flameche.registry import SCHEMES
 from flameche_benchmarks.crypto_plan import BOUND, Plan, Progress, Row, checked_error, random_vectors
 from flameche_benchmarks.crypto_rounds import round_row
 from flameche_benchmarks.crypto_targets import paper_rows, ratios, targets

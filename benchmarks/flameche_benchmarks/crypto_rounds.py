@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from flameche.crypto.api import Scheme
-from flameche.crypto.registry import SCHEMES, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError, SealError
 from flameche.experiments.build import build
 from flameche.experiments.config import Experiment, parse_experiment
 from flameche.metadata.extractors import Metadata
+from flameche.registry import SCHEMES
 from flameche.rng import stream
 from flameche.simulation.engine import simulate
 from flameche_benchmarks.crypto_plan import BOUND, Plan, Row

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from flameche.crypto.plain import Plain
 from flameche.metadata.extractors import ClientSamples, Metadata
-from flameche.methods import make_method
+from flameche.methods import METHODS, make_method
 from flameche.methods.base import UNSEEN, Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.rng import stream
@@ -61,7 +61,7 @@ def run_rounds(case: dict[str, Any]) -> dict[str, Any]:
         known_metadata=metadata,
     )
     options = {"clusters": case["clusters"], "mode": case.get("mode", "sketch")}
-    method: Method = make_method("flameche", world, options)
+    method: Method = make_method(METHODS["flameche"].Options(kind="flameche", **options), world)
     setup = time.perf_counter() - start
     seconds: list[float] = []
     held: list[float] = []

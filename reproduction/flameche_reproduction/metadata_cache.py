@@ -34,6 +34,8 @@ def cache_key(experiment: Experiment, seed: int) -> str:
         name: getattr(experiment, name).model_dump(mode="json", exclude_defaults=True)
         for name in ("data", "model", "metadata")
     }
+    if experiment.partition.kind != "equal":
+        parts["partition"] = experiment.partition.model_dump(mode="json")
     if experiment.privacy.epsilon is not None:
         parts["privacy"] = experiment.privacy.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

@@ -15,7 +15,7 @@ from flameche.experiments.config import Experiment
 from flameche.experiments.keys import bound_advice
 from flameche.experiments.run import cluster_experiment, record_of, run_experiment
 from flameche.experiments.run_folder import without_nan
-from flameche.methods.registry import METHODS
+from flameche.registry import METHODS
 from flameche.simulation.engine import simulate
 from flameche.training.device import device_gib, release
 from flameche_reproduction.metadata_cache import cached_metadata, clustering_world
@@ -93,7 +93,7 @@ def _run_one(planned: PlannedRun, batch: Batch, on_round: Callable[[dict[str, An
         summary, _ = run_experiment(
             experiment, planned.seed, batch.runs, device=batch.device, on_round=on_round
         )
-    elif experiment.events or METHODS[experiment.method.kind].about.needs == "terms":  # of its own metadata
+    elif experiment.events or METHODS[experiment.method.kind].about.needs_terms:  # of its own metadata
         summary = cluster_experiment(experiment, planned.seed, device=batch.device)
         summary |= {"dataset": planned.dataset, "setting": planned.setting}
     else:
@@ -116,7 +116,7 @@ def _cluster(planned: PlannedRun, experiment: Experiment, batch: Batch) -> dict[
     metadata, group = cached_metadata(experiment, planned.seed, batch.device, batch.runs / METADATA)
     world = clustering_world(experiment, planned.seed, metadata, group)
     method = build_method(experiment, world)
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         result = simulate(method, world, experiment.participants)
     names = planned.dataset, planned.setting
     summary: dict[str, Any] = without_nan(

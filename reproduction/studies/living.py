@@ -132,6 +132,9 @@ everybody who joined or drifted has taken part once, before which its stored clu
 *guarded*: sums that would show fewer than three clients, or the changes of fewer than three, are held
 back. Mean ± sd (ddof = 1) over the seeds.
 
+In the default mode a late group is found by a second clustering session, as soon as enough of its clients
+have said that they are far from every cluster; clients that were in no session are taken for it first.
+
 *robust* was the default mode until `sketch` took its place. In it clients that join or drift are right from
 the first round in which they take part, guarded or not. A new group is another matter: K is fixed, so
 before it comes some group is split over two clusters (ARI below 1; guarded, the fourth stays empty), which

@@ -245,7 +245,7 @@ def schemes(as_json: JsonOption = False) -> None:
     """List the schemes: what each stands on, who opens sums, how secure it is, if it can sum updates."""
     from importlib.util import find_spec
 
-    from flameche.crypto.registry import SCHEMES
+    from flameche.registry import SCHEMES
 
     rows = [
         {

@@ -25,12 +25,13 @@ def new_keys(
 ) -> None:
     """Make a key: a file for clients (mode 0600) and the server's public part."""
     from flameche.crypto.keyfile import PUBLIC, SECRET, read_info, write_public, write_secret
-    from flameche.crypto.registry import KEYED, SCHEMES, make_scheme
+    from flameche.crypto.registry import keyed_schemes, make_scheme
     from flameche.errors import BadInput, FlamecheError
+    from flameche.registry import SCHEMES
 
-    if scheme not in KEYED:
+    if scheme not in keyed_schemes():
         why = "has no keys" if scheme in SCHEMES else "is not known"
-        raise BadInput(f"--scheme {scheme} {why}; there are keys for {', '.join(KEYED)}")
+        raise BadInput(f"--scheme {scheme} {why}; there are keys for {', '.join(keyed_schemes())}")
     if key_bits not in (2048, 3072):
         raise BadInput(f"--key-bits {key_bits}: Paillier's keys have 3072 or 2048 bits")
     made = make_scheme(scheme, clients=clients, bound=bound, key_bits=key_bits)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flameche.crypto.keyfile import read_info, read_public, read_secret, write_public, write_secret
-from flameche.crypto.registry import KEYED, make_scheme, secret_bytes
+from flameche.crypto.registry import keyed_schemes, make_scheme, secret_bytes
 from flameche.errors import BadInput
 
 
@@ -98,7 +98,7 @@ def test_what_is_not_a_file_is_not_read(tmp_path):
         read_secret(tmp_path / "nowhere.key")
 
 
-@pytest.mark.parametrize("kind", KEYED)
+@pytest.mark.parametrize("kind", keyed_schemes())
 def test_both_files_tell_what_anybody_may_know_and_the_same_of_one_key(kind, tmp_path):
     own, other = (make_scheme(kind, clients=5, bound=2.5, key_bits=2048) for _ in range(2))
     write_secret(tmp_path / "client.key", own)
@@ -115,7 +115,7 @@ def test_both_files_tell_what_anybody_may_know_and_the_same_of_one_key(kind, tmp
 
 
 @pytest.mark.parametrize("bound", [float("nan"), float("inf"), -1.0, 0.0])
-@pytest.mark.parametrize("kind", KEYED)
+@pytest.mark.parametrize("kind", keyed_schemes())
 def test_a_bound_that_is_no_bound_is_refused(kind, bound):
     with pytest.raises(BadInput, match="above 0"):
         make_scheme(kind, clients=5, bound=bound)

@@ -359,8 +359,8 @@ def test_the_servers_part_is_smaller_and_opens_nothing(kind):
 
 def test_what_has_no_keys_says_so():
     assert secret_bytes(scheme("plain")) is None and public_bytes(scheme("plain")) is None
-    with pytest.raises(ConfigError, match="sessions of 'secagg' make their own"):
-        make_scheme("secagg", clients=3)
+    with pytest.raises(ConfigError, match="scheme 'secagg' has no lasting keys"):
+        scheme_from_bytes("secagg", b"")
 
 
 # The registry

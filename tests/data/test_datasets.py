@@ -9,7 +9,7 @@ import pytest
 
 from flameche.data import Dataset, available, download, load_dataset, sources
 from flameche.data.formats import read_npz
-from flameche.errors import DataError
+from flameche.errors import ConfigError, DataError
 from tests.made_datasets import cifar_set, idx_set, npz_set, tell
 
 
@@ -210,7 +210,7 @@ def test_available_lists_every_set_and_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(DataError, match="did you mean 'fashion-mnist'"):
+    with pytest.raises(ConfigError, match="did you mean 'fashion-mnist'"):
         load_dataset("fashionmnist")
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -218,6 +219,13 @@ def test_asking_for_more_samples_than_there_are_names_class_have_need_and_remedy
     text = str(caught.value)
     assert "class 0 has 39" in text and "need 40" in text and "data.allow_fewer" in text
     assert "\n" not in text
+
+
+def test_a_label_that_no_training_sample_has_is_named(numbered: Make) -> None:
+    data = numbered()
+    gap = dataclasses.replace(data, train_y=np.where(data.train_y == 2, 3, data.train_y))
+    with pytest.raises(DataError, match=r"no training sample has label 2; number the classes 0, 1, 2, …"):
+        build_federation(gap, seed=0, clients=4, per_label=5)
 
 
 def test_allow_fewer_shares_short_classes_evenly_and_keeps_the_quota_of_the_others(numbers: Numbers) -> None:

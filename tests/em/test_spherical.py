@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from flameche.em.spherical import Centroids, cosine, e_step, m_step, statistics, unit_norm
+from flameche.em.spherical import Centroids, cosine, e_step, m_step, reach, statistics, unit_norm
 
 
 def random_metadata(rng, clients=12, blocks=3, features=4, missing=0.0):
@@ -150,3 +150,31 @@ def test_a_weight_that_is_only_noise_makes_no_block():
     totals = np.array([[3.0, 1e-9, 2.0, 2e-9, 1.0]])  # two blocks of one feature; nobody has the second
     found = m_step(totals, blank(1, 2, 1))
     assert found.theta[0, 0, 0] == 1.5 and found.mass[0, 1] == 0 and found.theta[0, 1, 0] == 0
+
+
+def test_how_far_a_client_may_be_grows_as_clients_are_few():
+    few, many = reach(np.array([[5.0, 0.1, 0.01], [1e9, 0.1, 0.01]]))
+    assert few == pytest.approx((0.1 + 4 * 1.2533 * 0.01) * 6 / 4)
+    assert many == pytest.approx(0.1 + 4 * 1.2533 * 0.01)
+
+
+def test_how_far_from_a_single_client_is_told_by_the_other_clusters():
+    spread = np.array([[4.0, 0.03, 0.005], [6.0, 0.05, 0.005], [1.0, 0.0, 0.005], [3.0, np.nan, 0.005]])
+    scatter = (4 * 0.03 + 6 * 0.05) / (3 + 5)
+    alone = 2 * (scatter + 4 * 1.2533 * 0.005)
+    assert reach(spread)[2:] == pytest.approx([alone, alone])
+
+
+@pytest.mark.parametrize("spread", [[0.0, np.nan, np.nan], [1.0, 0.0, 0.01], [5.0, 0.1, np.nan]], ids=str)
+def test_where_nobody_tells_how_far_clients_are_nobody_is_far(spread):
+    assert np.isinf(reach(np.array([spread]))).all()
+
+
+def test_single_clients_of_a_cloud_are_within_reach_of_one_another():
+    rng = np.random.default_rng(0)
+    phi = unit_norm(rng.normal(size=(1, 1, 16)) + 0.1 * rng.normal(size=(400, 1, 16)))
+    centre = Centroids(phi[:50].mean(axis=0)[None], np.full((1, 1), 50.0))
+    error = 1 - cosine(phi[:50], np.ones((50, 1)), centre)[:, 0]
+    spread = np.array([[50.0, error.mean(), np.abs(error - error.mean()).mean()], [1.0, 0.0, 0.0]])
+    apart = 1 - cosine(phi[101:], np.ones((299, 1)), Centroids(phi[100:101], np.ones((1, 1))))[:, 0]
+    assert (apart > reach(spread)[1]).mean() < 0.02 and (apart > spread[0, 1]).mean() > 0.5

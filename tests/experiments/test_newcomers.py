@@ -168,18 +168,6 @@ def test_clusters_below_the_guards_least_say_neither_size_nor_spread(runs):
 # How far, how sure
 
 
-def finished(**changes):
-    kept = {"count": 5.0, "mean": 0.1, "deviation": 0.01, **changes}
-    spread = np.array([[kept["count"], kept["mean"], kept["deviation"]]] * 2)
-    return Finished(None, None, 0, None, np.arange(2), spread, (1, 2, 2), 2, None)
-
-
-def test_how_far_a_newcomer_may_be_grows_as_clients_are_few():
-    assert finished().reach(0) == pytest.approx((0.1 + 4 * 1.2533 * 0.01) * 6 / 4)
-    assert finished(count=1e9).reach(0) == pytest.approx(0.1 + 4 * 1.2533 * 0.01)
-    assert np.isnan(finished(count=1.0).reach(0)) and np.isnan(finished(count=0.0, mean=np.nan).reach(0))
-
-
 def test_parts_put_together_are_the_whole_and_parts_left_out_are_the_rest():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (37, 1, 2, 2)).astype(np.uint8), rng.integers(0, 3, 37)
@@ -529,6 +517,15 @@ def test_models_that_diverged_are_told_and_have_no_accuracy(diverged):
         found = assign_new_client(diverged, (x, y))
         assert found["accuracy"][0] is not None and found["accuracy"][1:] == [None] * 3
         assert any(note.startswith("training diverged") for note in found["notes"])
+
+
+@pytest.mark.parametrize("name", ["site.onnx", "site", "site.pt2.zip"])
+def test_a_model_is_written_in_no_form_but_those_that_there_are(runs, tmp_path, call, name):
+    _, x, y = next(newcomers(0))
+    site = npz(tmp_path / "own.npz", x=x, y=y)
+    answer = call("assign", runs["sketch"], "--data", site, "--model", tmp_path / name)
+    refused(answer, f"{name}: a model is written as FILE.pt2", "or FILE.pt")
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("file", ["site.pt", "site.pt2"])

@@ -2,7 +2,6 @@
 
 import pytest
 
-from flameche.crypto.registry import SCHEMES
 from flameche.errors import ConfigError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
@@ -10,6 +9,7 @@ from flameche.experiments.protection import deferred_notes, leak_notes, packages
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.experiments.select import select_experiment
 from flameche.protocol.ledger import Ledger
+from flameche.registry import SCHEMES
 
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
 

@@ -14,7 +14,7 @@ from flameche.errors import DataError, StoreError
 from flameche.experiments.build import build, load_federation, training_plan
 from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
-from flameche.experiments.schema import SchemeConfig
+from flameche.experiments.schema import SchemeOptions
 from flameche.training.trainer import Sgd, TrainingPlan
 
 SMALL = {
@@ -279,7 +279,7 @@ def test_a_run_by_an_own_model_that_has_changed_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["plain", "paillier"])
 def test_a_fresh_run_goes_on_from_nothing(kind, tmp_path):
-    experiment = small().model_copy(update={"scheme": SchemeConfig(kind=kind, key_bits=2048, min_cluster=1)})
+    experiment = small().model_copy(update={"scheme": SchemeOptions(kind=kind, key_bits=2048, min_cluster=1)})
     with pytest.raises(KeyboardInterrupt):
         run_experiment(experiment, 0, tmp_path, on_round=stop)
     played = []

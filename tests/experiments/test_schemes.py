@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from flameche.crypto.registry import SCHEMES, secret_bytes
+from flameche.crypto.registry import secret_bytes
 from flameche.errors import ConfigError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.demo import DESCRIPTION
 from flameche.experiments.keys import make_scheme_for
 from flameche.experiments.run import cluster_experiment, run_experiment
+from flameche.registry import SCHEMES
 
 SMALL = {**DESCRIPTION, "rounds": 4, "training": {**DESCRIPTION["training"], "epochs": 1}}
 
@@ -75,11 +76,14 @@ def test_fresh_keys_differ():
     assert first != second
 
 
-def test_metadata_beyond_the_bound_are_refused_in_one_line(tmp_path):
+@pytest.mark.parametrize("mode", ["paper", "sketch"])
+def test_metadata_beyond_the_bound_are_refused_with_what_the_mode_can_do(mode):
     from flameche.errors import OverflowBudget
 
-    with pytest.raises(OverflowBudget, match=r"exceeds the declared bound 0\.5.*scheme\.bound"):
-        cluster_experiment(described(bound=0.5), 0)
+    small = {**described(bound=0.5).model_dump(exclude_unset=True), "method": {"mode": mode, "clusters": 2}}
+    with pytest.raises(OverflowBudget, match=r"exceeds the declared bound 0\.5.*scheme\.bound") as caught:
+        cluster_experiment(parse_experiment(small), 0)
+    assert ("method.unit_norm" in str(caught.value)) == (mode == "paper")
 
 
 def test_hidden_assignments_change_nothing_but_who_knows_them(tmp_path):

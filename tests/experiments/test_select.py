@@ -51,7 +51,7 @@ def test_where_clients_are_too_few_to_choose_all_train_one_model_and_the_run_say
     )
     summary = cluster_experiment(experiment, 0)
     assert summary["k"] == 1 and any("5 clients are too few" in note for note in summary["notes"])
-    with pytest.raises(BadInput, match=r"5 clients are too few to choose .* expected at least 6"):
+    with pytest.raises(BadInput, match=r"5 clients are too few for scheme\.min_cluster = 3, which takes 6"):
         select_experiment(experiment, 0, 4)
 
 

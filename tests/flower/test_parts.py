@@ -24,7 +24,7 @@ flwr = pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[f
 
 from flameche.flower.agreed import AGREED, app_hash, clientapp  # noqa: E402
 from flameche.flower.certificates import make_certificates, make_node_key  # noqa: E402
-from flameche.flower.local import Local, digits_app, run_of  # noqa: E402
+from flameche.flower.local import Local, digits_app, play, run_of  # noqa: E402
 from flameche.flower.prompt import Pauses  # noqa: E402
 
 RECORD = {
@@ -453,6 +453,14 @@ def test_the_example_is_what_deploy_local_plays(tmp_path):
     written = digits_app(tmp_path / "flower-app")
     for name in ("pyproject.toml", "experiment.toml"):
         assert (example / name).read_text() == (written / name).read_text()
+
+
+def test_more_or_fewer_nodes_than_the_experiment_has_clients_are_told(tmp_path):
+    app, said = digits_app(tmp_path / "app"), []
+    for nodes in (6, 4):
+        with pytest.raises(BadInput, match=r"holds neither 0\.npz"):
+            play(Local(app, tmp_path, tmp_path, nodes, data=tmp_path / "nobody"), said.append)
+    assert said == ["4 nodes play (--nodes), not the 6 clients of data.clients"]
 
 
 def test_an_app_that_was_not_agreed_to_does_not_run(monkeypatch):

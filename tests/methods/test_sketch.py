@@ -78,6 +78,26 @@ def test_too_few_clients_train_one_model_and_the_notes_say_so():
     assert any("5 clients are too few" in note for note in world.notes)
 
 
+@pytest.mark.parametrize(("least", "advice"), [(1, "set method.clusters"), (3, "a lower scheme.min_cluster")])
+def test_too_few_clients_to_choose_k_are_told_what_would_help(least, advice):
+    metadata, group = grouped((2, 1))
+    method, world = made(metadata, group, least=least, clusters="auto")
+    method.round(1, np.arange(3))
+    method.finish()
+    (note,) = world.notes
+    assert note.startswith("no clusters: 3 clients are too few") and advice in note
+
+
+def test_no_groups_under_noise_may_be_groups_that_the_noise_hides():
+    metadata, group = grouped((20,))
+    for noise in (0.0, 0.1):
+        method, world = made(metadata, group, clusters="auto")
+        world.noise = noise
+        method.round(1, np.arange(20))
+        (note,) = world.notes
+        assert note.startswith("K = 1: 20 clients") and ("noise" in note) == (noise > 0)
+
+
 def test_what_cannot_be_told_apart_is_noted():
     metadata, group = grouped((3, 3))
     method, world = made(metadata, group, clusters=4)
@@ -110,6 +130,35 @@ def test_a_group_that_comes_late_gets_a_cluster_of_its_own(masked, many):
     held = [method.round(r, np.arange(len(group))) for r in range(2, 5)]
     assert held[:2] == [False, True] and right(method, group) and method.clusters == 3
     assert method.exchange.guard.leverage().max() < 1 - 1e-6
+
+
+def test_a_late_group_near_a_client_that_is_alone_in_its_cluster_gets_one_of_its_own():
+    metadata, group = grouped((8, 8, 1, 6))
+    alone, late = np.flatnonzero(group == 2), np.flatnonzero(group == 3)
+    metadata.phi[late] = 0.8 * metadata.phi[late] + 0.2 * metadata.phi[alone]
+    method, _ = made(metadata, group, least=1, clusters=3)
+    method.leave(late)
+    there = np.flatnonzero(group != 3)
+    method.round(1, there)
+    assert right(method, group, there) and method.clusters == 3
+    method.join(late)
+    assert [method.round(r, late) for r in (2, 3)] == [False, True]
+
+
+def test_of_many_clients_a_later_session_takes_those_first_that_were_in_none():
+    metadata, group = grouped((50, 50, 50))
+    method, _ = made(metadata, group, clusters=3)
+    late = np.flatnonzero(group == 2)
+    method.leave(late)
+    there = np.flatnonzero(group != 2)
+    method.round(1, there[:12])
+    before = method.exchange.guard.leverage() > 0
+    method.join(late)
+    method.round(2, late[:6])
+    again = method.members(3, late)
+    assert (
+        before.sum() == len(again) == EVERYBODY and not before[again].any() and method.far[again].sum() == 6
+    )
 
 
 def test_a_client_whose_data_drift_moves_to_its_new_group():

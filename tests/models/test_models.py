@@ -95,7 +95,7 @@ def test_a_users_model_is_found_by_its_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("lenet", "expected one of"),
+        ("lenet", "must be one of"),
         ("no_such_module:make", "cannot be imported.*looked for in the current folder"),
         ("math:nothing", "cannot be imported"),
         ("lenet5", "at least 12 pixels"),

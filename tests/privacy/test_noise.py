@@ -161,6 +161,7 @@ def test_epsilon_is_told_in_summary_audit_notes_and_report(tmp_path):
     assert (told["epsilon"], told["delta"], told["releases"], told["unit"]) == (8.0, 1e-5, 1, "record")
     assert audit_run(folder)["noise"] == told
     assert any("model updates" in note and "Class counts" in note for note in summary["notes"])
+    assert any("Runs on the same data add up" in note for note in summary["notes"])
     assert "dp-accounting" in json.loads((folder / "environment.json").read_text())
     page = write_report(tmp_path / "runs", tmp_path / "page").read_text()
     assert "epsilon = 8 at delta = 1e-05 for one record" in page and "ε = 8, δ = 1e-05" in page

@@ -4,7 +4,8 @@
     (`em/sketch.py`)
     2-5   twice: histograms of leaves -> cuts; sums of the new leaves' sketches (`em/leaves.py`)
     -     leaves are joined into K clusters by Ward's criterion, which opens nothing
-    6-7   M-steps in full dimension while clients move
+    6-7   M-steps in full dimension while clients move; where K is chosen, histograms that tell which halves
+    of the tree of leaves are two clusters (`em/significance.py`), and one M-step
     8     how far clients are from their centroids
 
 Every exchange is contribute -> add -> absorb. After the last one nothing is opened any more: other clients
@@ -19,15 +20,16 @@ import numpy as np
 
 from flameche.em import leaves as splitting
 from flameche.em.hartigan import joining_cost
-from flameche.em.significance import Choice, choose_clusters, join_wide
+from flameche.em.significance import Choice, choose_clusters, merged
 from flameche.em.sketch import Sketch, moment_terms, projection, sketch_from, unprojected
 from flameche.em.spherical import NOISE, Centroids, Floats, Ints, cosine, m_step, statistics
-from flameche.em.ward import join, merge_down
+from flameche.em.ward import merge_down
 from flameche.privacy.guard import Kind
 from flameche.protocol.exchange import Exchange
 
 LEVELS, M_STEPS = 2, 2
 MOST_DIRECTIONS = 7  # of a sketch, where K is not known
+MORE_CUTS = 3  # of a leaf, where K is not known
 FEW = 12  # clients, of which two can be a group where K is chosen; of more it takes three
 MORE_CLUSTERS = 8  # from more clusters on, leaves are cut once more
 ERROR_SCALE = 7.0  # errors are at most one; so scaled, their squares fill what fixed point has room for
@@ -88,18 +90,15 @@ class Session:
         leaf, leaves = self.cut
         choice = None
         if self.choose:
-            choice = choose_clusters(leaves, self.clusters, self.least, rng)
+            choice = self._choice(y, leaf, leaves, rng)
+            if choice is None:
+                return None
             of_leaf = choice.label
         else:
             of_leaf = merge_down(leaves.as_centroids(), min(self.clusters, len(leaves)))
         centroids = self._means(of_leaf[leaf], int(of_leaf.max()) + 1)
         if centroids is None:
             return None
-        if choice is not None:
-            wide = _scatter(centroids, np.bincount(of_leaf[leaf]))
-            choice = join_wide(choice, leaves, wide, self.least, rng)
-            joined = np.array([choice.label[of_leaf == k][0] for k in range(len(centroids))])
-            centroids, of_leaf = join(centroids, joined, choice.k), choice.label
         return self._refined(of_leaf[leaf], centroids, sketch, leaves, of_leaf, choice)
 
     def _sketch(self, rng: np.random.Generator) -> Sketch | None:
@@ -128,7 +127,7 @@ class Session:
         leaves = splitting.root(variance, len(y))
         total = leaves.scatter
         for _ in range(LEVELS + (self.clusters > MORE_CLUSTERS)):
-            cuts = splitting.widest(leaves)
+            cuts = splitting.widest(leaves, y.shape[1] if self.choose else splitting.AXES)
             some = np.flatnonzero((leaves.count >= 2 * self.least)[leaf])
             if len(some) == 0:
                 break
@@ -136,7 +135,8 @@ class Session:
             bins = self.exchange.sums(
                 "histograms", terms, self.clients[some], leaf[some], len(leaves), "histogram"
             )
-            cuts = splitting.choose_cuts(cuts, bins, self.least)
+            most = MORE_CUTS if self.choose else splitting.AXES
+            cuts = splitting.choose_cuts(cuts, bins, self.least, most)
             if not np.isfinite(cuts.at).any():
                 break
             parts = 1 << cuts.at.shape[1]
@@ -152,6 +152,27 @@ class Session:
                 break
             leaf, leaves = new, splitting.read_leaves(sums, count, total)
         return leaf, leaves
+
+    def _choice(
+        self, y: Floats, leaf: Ints, leaves: splitting.Leaves, rng: np.random.Generator
+    ) -> Choice | None:
+        """Choose K, from a histogram over the clients of each part of the tree that may be two clusters.
+
+        These parts are unions of leaves, so their sets are no new ones.
+        """
+        tree = merged(leaves, self.least, rng)
+        bins: list[Floats] = []
+        if parts := tree.suspected:
+            cuts = tree.cuts()
+            inside = np.column_stack([np.isin(leaf, tree.mergers[at].leaves) for at in parts])
+            each = [splitting.histogram_terms(cuts, y, np.full(len(y), j)) for j in range(len(parts))]
+            terms = np.stack(each, axis=1)
+            share = inside.astype(np.float64)
+            sums = self.exchange.shared_sums("histograms", terms, self.clients, share, "histogram")
+            if not np.isfinite(sums).all():
+                return None
+            bins = [np.rint(n[:size]) for n, size in zip(sums, cuts.bins, strict=True)]
+        return choose_clusters(tree, bins, self.clusters, self.least)
 
     def _means(self, label: Ints, count: int) -> Centroids | None:
         """Take an M-step over unions of leaves, whose sums the guard always admits."""
@@ -174,7 +195,7 @@ class Session:
         count, every = len(centroids), np.arange(len(label))
         inside = np.eye(count)[label]
         terms = statistics(self.phi, self.weight)
-        for _ in range(1, M_STEPS):
+        for _ in range(1, M_STEPS - self.choose):  # the exchange that K took
             if ((label := self._e_step(centroids, inside)) < 0).any():
                 return None
             if (inside[every, label] > 0).all():
@@ -214,12 +235,3 @@ class Session:
             average, square = total / len(label)
             deviation = ABSOLUTE * np.sqrt(max(square - average**2, 0.0)) / ERROR_SCALE
         return np.column_stack([count, mean, np.full(len(mass), deviation)])
-
-
-def _scatter(centroids: Centroids, count: Ints) -> Floats:
-    """Tell from centroids alone how far clients scatter in each cluster [K], relative to the average."""
-    mass = centroids.mass
-    lost = (mass * (1.0 - np.einsum("kbf,kbf->kb", centroids.theta, centroids.theta))).sum(axis=1)
-    variance = np.maximum(lost / np.maximum(mass.sum(axis=1), NOISE), 0.0) * count / np.maximum(count - 1, 1)
-    share: Floats = variance / max(float(count @ variance / count.sum()), NOISE)
-    return share

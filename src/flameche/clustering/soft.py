@@ -1,5 +1,7 @@
 """A clustering session whose last stage is soft EM, in at most ten exchanges (above 8 clusters, twelve).
 
+Where K is chosen it takes one more.
+
     1-6   as in `clustering/session.py`, up to the sums of the hard clusters
     7-9   EM over a mixture (`em/mixture.py`): every client tells its responsibilities, and contributes for
     each component r_ik [t(x_i), l_i, 1], where l_i is its log-likelihood

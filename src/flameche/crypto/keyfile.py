@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from flameche.crypto.api import Adder, KeyInfo, Scheme
 from flameche.crypto.registry import (
-    KEYED,
     adder_from_bytes,
     key_info,
+    keyed_schemes,
     public_bytes,
     scheme_from_bytes,
     secret_bytes,
@@ -107,6 +107,6 @@ def _read(path: Path) -> tuple[str, bytes]:
         raise BadInput(f"{path} cannot be read: {problem.strerror}") from problem
     name, newline, data = text.partition(b"\n")
     kind = name.decode(errors="replace")
-    if not newline or kind not in KEYED:
+    if not newline or kind not in keyed_schemes():
         raise BadInput(f"{path} is not a key file of flameche, or is damaged")
     return kind, data

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from flameche.data.sources import (
     Source,
 )
 from flameche.errors import DataError
+from flameche.registry import DATASETS
 from flameche.rng import stream
 
 TEST_SPLITS = ("default", "val", "test")
@@ -103,8 +105,10 @@ def load_dataset(name: str, *, test_split: str = "default", folder: Path | None 
     The test pool is the official test split; for sets in MedMNIST's layout it is `val` unless
     `test_split` says "test".
     """
-    source = SOURCES[one_of(name, SOURCES, "dataset")]
     one_of(test_split, TEST_SPLITS, "data.test_split")
+    if name not in SOURCES:
+        return _others(name, test_split)
+    source = SOURCES[name]
     if source.kind != "npz" and test_split == "val":
         raise DataError(f'{name} has no val split; set data.test_split = "test" or "default"')
     if source.kind == "embedded":
@@ -122,6 +126,21 @@ def load_dataset(name: str, *, test_split: str = "default", folder: Path | None 
     return _load_named_npz(source, paths[f"{name}.npz"], test_split)
 
 
+digits, mnist, fashion_mnist, cifar10, pathmnist, tissuemnist, mednist28 = (
+    partial(load_dataset, name) for name in SOURCES
+)
+
+
+def _others(name: str, test_split: str) -> Dataset:
+    """Load a dataset that another package, or the user's own module, has."""
+    found = DATASETS[name](test_split=test_split)
+    if not isinstance(found, Dataset):
+        raise DataError(
+            f"data.dataset = {name!r} gave {type(found).__name__}, expected a flameche.data.Dataset"
+        )
+    return found
+
+
 def load_npz(path: Path, *, test_split: str = "default") -> Dataset:
     """Load any npz in MedMNIST's layout, {train,val,test}_{images,labels}: uint8, or floats in [0, 1]."""
     one_of(test_split, TEST_SPLITS, "data.test_split")
@@ -134,7 +153,15 @@ def load_npz(path: Path, *, test_split: str = "default") -> Dataset:
 
 def available(folder: Path | None = None) -> list[DatasetInfo]:
     """List every named dataset: looks for files, identifies npz copies, loads and downloads nothing."""
-    return [_info(source, data_folder(folder)) for source in SOURCES.values()]
+    own = [_info(source, data_folder(folder)) for source in SOURCES.values()]
+    others = [name for name in DATASETS if name not in SOURCES]
+    return [*own, *(_foreign_info(name) for name in others)]
+
+
+def _foreign_info(name: str) -> DatasetInfo:
+    """Tell of another package's dataset what can be told without loading it."""
+    title = next(iter((DATASETS[name].__doc__ or "").splitlines()), "")
+    return DatasetInfo(name, title, 0, (0, 0), 0, 0, 0, True, None, "", "of another package, not loaded here")
 
 
 def _info(source: Source, root: Path) -> DatasetInfo:

@@ -20,12 +20,12 @@ from flameche.data.heterogeneity import (
     parse_transform,
     skew_variants,
 )
+from flameche.data.partition import Equal, Partition, PartitionOptions, Pool, checked
 from flameche.data.split import (
     Indices,
     block_sizes,
     client_samples,
     deal_evenly,
-    deal_quota,
     in_class_order,
     lost_by_client,
     lost_by_group,
@@ -114,6 +114,7 @@ def build_federation(
     allow_fewer: bool = False,
     zoom: str = "crop",
     moved: Mapping[int, int] | None = None,
+    partition: Partition | None = None,
 ) -> Federation:
     """Deal `dataset` to clients in contiguous groups and transform each group's data.
 
@@ -124,7 +125,8 @@ def build_federation(
     "group") are in no test of it. With `allow_fewer` a class that is too small is shared out evenly, and
     a skew keeps its share of what was dealt. `moved` names clients whose data have drifted, and the group
     to which: they keep their samples, which look as that group's. Where nothing makes groups differ, all
-    clients are in one.
+    clients are in one. `partition` deals samples in another way than `per_label` of each class to every
+    client.
     """
     one_of(heterogeneity, SETTINGS, "data.heterogeneity")
     one_of(skew_split, SKEW_SPLITS, "data.skew_split")
@@ -145,8 +147,12 @@ def build_federation(
         v for size in sizes for v in (skew_variants(size, skew_split) if skewed else [UNSKEWED] * size)
     ]
 
-    members = in_class_order(dataset.train_y, dataset.classes, seed, "train", shuffle=order == "shuffled")
-    deals = deal_quota(members, clients, per_label, name=dataset.name, allow_fewer=allow_fewer)
+    partition = partition or Equal(PartitionOptions())
+    pool = Pool(
+        dataset.name, dataset.train_y, dataset.classes, group, seed, per_label,
+        shuffle=order == "shuffled", allow_fewer=allow_fewer,
+    )  # fmt: skip
+    deals = checked(partition.deal(pool), pool, partition.options.kind)
     draws, shared = (seed, dataset.classes, missing_labels), missing_by == "group"
     if shared and missing_labels and moved:
         raise DataError(
@@ -156,7 +162,7 @@ def build_federation(
     lost = [lacking[g] if shared else lost_by_client(*draws, c) for c, g in enumerate(group.tolist())]
     train, held = [], []
     for client in range(clients):
-        dealt = np.concatenate([deal.of(client) for deal in deals])
+        dealt = deals[client]
         labels = views[group[client]].labels(dataset.train_y[dealt])
         mine, out = client_samples(
             dealt, labels, dataset.classes, seed=seed, client=client, variant=variants[client],

@@ -52,6 +52,11 @@ def deal_quota(
     """Deal `per_label` samples of every class to every client; short classes are refused, or shared."""
     need = clients * per_label
     label = min(range(len(members)), key=lambda c: len(members[c]))
+    if len(members[label]) == 0 and not allow_fewer:
+        raise DataError(
+            f"{name}: labels go up to {len(members) - 1}, but no training sample has label {label}; "
+            "number the classes 0, 1, 2, … without gaps, or set data.allow_fewer = true"
+        )
     if len(members[label]) < need and not allow_fewer:
         raise DataError(
             f"{name}: class {label} has {len(members[label])} training samples, "

@@ -69,18 +69,24 @@ def read_leaves(sums: Floats, count: Floats, total: Floats) -> Leaves:
     return Leaves(count, mean, total - np.einsum("r,rp,rq->pq", count, gap, gap))
 
 
-def widest(leaves: Leaves) -> Cuts:
+def widest(leaves: Leaves, axes: int = AXES) -> Cuts:
     """Find the directions in which leaves are widest, on the average of all leaves."""
     size = leaves.mean.shape[1]
-    count = min(AXES, size)
+    count = min(axes, size)
     values, vectors = np.linalg.eigh(leaves.scatter / max(leaves.count.sum(), 1))
-    axes, width = vectors[:, ::-1][:, :count].T, np.sqrt(np.maximum(values[::-1][:count], 0.0))
+    along, width = vectors[:, ::-1][:, :count].T, np.sqrt(np.maximum(values[::-1][:count], 0.0))
     every = (len(leaves), count)
-    bins = np.clip(leaves.count.astype(np.int64), FEWEST_BINS, MOST_BINS)
+    bins = bins_for(leaves.count)
     return Cuts(
-        leaves.mean, np.broadcast_to(axes, (*every, size)), np.broadcast_to(width, every), bins,
+        leaves.mean, np.broadcast_to(along, (*every, size)), np.broadcast_to(width, every), bins,
         np.full(every, np.inf),
     )  # fmt: skip
+
+
+def bins_for(count: Floats | Ints) -> Ints:
+    """Tell how many bins histograms of so many clients have [R]: no more than clients."""
+    bins: Ints = np.clip(count, FEWEST_BINS, MOST_BINS).astype(np.int64)
+    return bins
 
 
 def histogram_terms(cuts: Cuts, y: Floats, leaf: Ints) -> Floats:
@@ -91,29 +97,51 @@ def histogram_terms(cuts: Cuts, y: Floats, leaf: Ints) -> Floats:
     return np.eye(MOST_BINS)[bin].reshape(len(y), -1)
 
 
-def choose_cuts(cuts: Cuts, totals: Floats, least: int) -> Cuts:
-    """Cut each leaf where two means explain most of its histogram [R a*MOST_BINS], `least` clients a side."""
-    at = np.full(cuts.width.shape, np.inf)
+def choose_cuts(cuts: Cuts, totals: Floats, least: int, most: int = AXES) -> Cuts:
+    """Cut each leaf where two means explain most of its histogram [R a*MOST_BINS], `least` clients a side.
+
+    Of more than `most` directions, along those where they explain the largest share of its variance.
+    """
+    at, share = np.full(cuts.width.shape, np.inf), np.zeros(cuts.width.shape)
     for r, a in np.ndindex(*cuts.width.shape):
         n = totals[r].reshape(-1, MOST_BINS)[a]
         if np.isfinite(n).all() and cuts.width[r, a] > 0:
-            at[r, a] = best_cut(np.rint(n[: cuts.bins[r]]), least)
+            n = np.rint(n[: cuts.bins[r]])
+            at[r, a], share[r, a] = best_cut(n, least), best_share(n, least)
+    if (less := len(at[0]) - most) > 0:
+        np.put_along_axis(at, np.argsort(share, axis=1, kind="stable")[:, :less], np.inf, axis=1)
     return Cuts(cuts.centre, cuts.axes, cuts.width, cuts.bins, at)
 
 
 def best_cut(n: Floats, least: int) -> float:
     """Cut a histogram [bins] from -RANGE to RANGE where two means explain most; infinite if nowhere."""
+    edges, gain = _gains(n, least)
+    if gain.max() < 0:
+        return float("inf")
+    best = np.flatnonzero(gain >= gain.max() * (1 - 1e-9))
+    return float((edges[1 + best[0]] + edges[1 + best[-1]]) / 2)  # the middle of a gap
+
+
+def best_share(n: Floats, least: int) -> float:
+    """Tell which share of a histogram's variance two means explain at most, `least` clients a side."""
+    edges, gain = _gains(n, least)
+    middle = (edges[1:] + edges[:-1]) / 2
+    total = float(n @ (middle - n @ middle / max(n.sum(), 1.0)) ** 2)
+    return max(float(gain.max()), 0.0) / total if total > 0 else 0.0
+
+
+def _gains(n: Floats, least: int) -> tuple[Floats, Floats]:
+    """Compute the edges of a histogram's bins, and the variance between both sides of each inner edge.
+
+    It is -1 where a side would have fewer than `least` clients.
+    """
     edges = np.linspace(-RANGE, RANGE, len(n) + 1)
     left, moment = n.cumsum()[:-1], (n * (edges[1:] + edges[:-1]) / 2).cumsum()
     right = n.sum() - left
     enough = (left >= least) & (right >= least)
-    if not enough.any():
-        return float("inf")
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = moment[:-1] / left - (moment[-1] - moment[:-1]) / right
-        gain = np.where(enough, left * right / n.sum() * gap**2, -1.0)
-    best = np.flatnonzero(gain >= gain.max() * (1 - 1e-9))
-    return float((edges[1 + best[0]] + edges[1 + best[-1]]) / 2)  # the middle of a gap
+        return edges, np.where(enough, left * right / n.sum() * gap**2, -1.0)
 
 
 def part(cuts: Cuts, y: Floats, leaf: Ints) -> Ints:

@@ -1,31 +1,33 @@
 """How many clusters there are: which mergers of small clusters join what is really apart.
 
-Leaves are joined pair by pair, by Ward's criterion, until one is left. From the top down, a merger is
-refused if its two halves are farther apart than the halves of a Gaussian cloud of as many clients with the
-same covariance, cut in two as well as can be; then each half is looked at in its turn. Kimes, Liu, Hayes
-and Marron, "Statistical significance for hierarchical clustering", Biometrics 73, 2017; Liu, Hayes, Nobel
-and Marron, "Statistical significance of clustering for high-dimension, low-sample size data", JASA 103,
-2008. It takes the leaves' means alone, so choosing K opens nothing.
+Leaves are joined pair by pair, by Ward's criterion, until one is left. A merger is refused if its two halves
+are farther apart than the halves of a Gaussian cloud of as many clients with the same covariance, cut in two
+as well as can be. It is judged twice: first from the leaves' means, with one covariance within all leaves,
+which opens nothing but knows little of a group that is wider or narrower than others; and if two halves seem
+apart, from a histogram of its clients along the line through both. Kimes, Liu, Hayes and Marron, "Statistical
+significance for hierarchical clustering", Biometrics 73, 2017; Liu, Hayes, Nobel and Marron, "Statistical
+significance of clustering for high-dimension, low-sample size data", JASA 103, 2008.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from flameche.em.criteria import from_widths
-from flameche.em.leaves import Leaves
+from flameche.em.leaves import Cuts, Leaves, best_share, bins_for
 from flameche.em.spherical import Floats, Ints
 from flameche.em.ward import join, merge_down
 
-REFUSED = 3.0  # standard deviations beyond what a Gaussian cloud gives: two halves are two clusters
-MANY = 24  # of more clients it takes more: no group is quite Gaussian, which shows with their root
+SUSPECTED = 1.0  # standard deviations beyond what a Gaussian cloud gives, by leaves: worth a histogram
+REFUSED = 4.0  # by the histogram: two halves are two clusters
 CLOUDS = 200  # Gaussian clouds that are cut for comparison
 STEPS = 3  # of 2-means after the cut
+SAME = 1e-6  # the least spread of clouds' logits that says anything
 SURELY, HARDLY = 1.6, 0.8  # times what is needed: from where a split is clearly one, to where clearly none
 
 
@@ -44,14 +46,63 @@ class Split:
     sure: float
 
     @property
-    def needed(self) -> float:
-        """Tell how sure it takes to be, for so many clients."""
-        return float(REFUSED * max(1.0, (sum(self.clients) / MANY) ** 0.5))
-
-    @property
     def refused(self) -> bool:
         """Tell whether the halves must not be merged."""
-        return bool(self.sure >= self.needed)
+        return self.sure >= REFUSED
+
+
+@dataclass(frozen=True)
+class Merger:
+    """A merger to be judged: its halves' leaves, and how Gaussian clouds are cut in two.
+
+    share: of variance between the halves, from the leaves; cloud: of logits of the clouds' shares, mean and
+    standard deviation; centre, axis [q], width: the line along which a histogram is taken.
+    """
+
+    left: Ints
+    right: Ints
+    clients: tuple[int, int]
+    share: float
+    cloud: tuple[float, float]
+    centre: Floats
+    axis: Floats
+    width: float
+
+    @property
+    def leaves(self) -> Ints:
+        """List the leaves of both halves."""
+        return np.append(self.left, self.right)
+
+    def split(self, share: float) -> Split:
+        """Judge the merger by a share of variance between its halves."""
+        mean, spread = self.cloud
+        if spread < SAME or share <= 0.0:  # two clients: every cloud is cut alike
+            return Split(self.clients, share, 0.0)
+        share = min(share, 1.0 - 1e-9)
+        return Split(self.clients, share, float((np.log(share / (1.0 - share)) - mean) / spread))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """How leaves are merged: to 1, 2, … clusters [R], the mergers, each as leaves alone judge it."""
+
+    labels: Sequence[Ints]
+    mergers: list[Merger]
+    splits: list[Split]
+
+    @property
+    def suspected(self) -> list[int]:
+        """List the mergers whose halves seem apart."""
+        return [at for at, split in enumerate(self.splits) if split.sure >= SUSPECTED]
+
+    def cuts(self) -> Cuts:
+        """Describe the histograms of the suspected mergers, one each."""
+        some = [self.mergers[at] for at in self.suspected]
+        return Cuts(
+            np.stack([one.centre for one in some]), np.stack([one.axis for one in some])[:, None],
+            np.array([[one.width] for one in some]), bins_for(np.array([sum(one.clients) for one in some])),
+            np.full((len(some), 1), np.inf),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +137,7 @@ class Choice:
     @property
     def clear(self) -> Clear:
         """Say how clear the choice is: whether all splits, made or not, are far from the border."""
-        level = [split.sure / split.needed for split in self.splits]
+        level = [split.sure / REFUSED for split in self.splits]
         halves = [_halves(above, below) for above, below in itertools.pairwise(self.tree)]
         every = [set(left) | set(right) for left, right in halves]
         made = [set(left) | set(right) for left, right in self.made]
@@ -115,47 +166,37 @@ class Choice:
         return int(self.label.max()) + 1
 
 
-def choose_clusters(leaves: Leaves, most: int, least: int, rng: np.random.Generator) -> Choice:
-    """Choose from 1 to `most` clusters; each of at least `least` clients, as leaves are.
+def merged(leaves: Leaves, least: int, rng: np.random.Generator) -> Tree:
+    """Merge leaves down to one, and judge every merger by the leaves; halves have `least` clients or more."""
+    labels = [merge_down(leaves.as_centroids(), count) for count in range(1, len(leaves) + 1)]
+    within = pooled(leaves)
+    mergers = [
+        look_at(leaves, *_halves(above, below), within, least, rng)
+        for above, below in itertools.pairwise(labels)
+    ]
+    return Tree(labels, mergers, [merger.split(merger.share) for merger in mergers])
+
+
+def choose_clusters(tree: Tree, bins: Sequence[Floats], most: int, least: int) -> Choice:
+    """Choose from 1 to `most` clusters, from histograms of the suspected mergers.
 
     A merger is undone if it is refused, or one below it: four groups on a line are no two clouds, but each
     half of them is.
     """
-    tree = [merge_down(leaves.as_centroids(), count) for count in range(1, len(leaves) + 1)]
-    within = pooled(leaves)
-    splits = []
-    for above, below in itertools.pairwise(tree):
-        left, right = _halves(above, below)
-        splits.append((left, right, judge(leaves, left, right, within, least, rng)))
-    label, wanted, made = np.zeros(len(leaves), np.int64), 1, []
-    for at, (left, right, _) in enumerate(splits):
-        both = set(left) | set(right)
-        if any(split.refused and both >= set(a) | set(b) for a, b, split in splits[at:]):
+    splits = list(tree.splits)
+    for at, n in zip(tree.suspected, bins, strict=True):
+        merger = tree.mergers[at]
+        splits[at] = merger.split(best_share(n, min(least, *merger.clients)))
+    label, wanted, made = np.zeros(len(tree.labels[0]), np.int64), 1, []
+    for at, merger in enumerate(tree.mergers):
+        both = set(merger.leaves)
+        below = zip(tree.mergers[at:], splits[at:], strict=True)
+        if any(split.refused and both >= set(other.leaves) for other, split in below):
             wanted += 1
             if wanted <= most:
-                label[right] = label.max() + 1
-                made.append((left, right))
-    return Choice(label, [split for *_, split in splits], made, wanted > most, tree)
-
-
-def join_wide(choice: Choice, leaves: Leaves, wide: Floats, least: int, rng: np.random.Generator) -> Choice:
-    """Join clusters again that were set apart only since their group is wider than others.
-
-    wide [K]: how far clients scatter within each cluster, as a share of what they do on average. The
-    covariance within leaves is of all leaves together, so the leaves of a wide group seem far apart.
-    """
-    within, label, made = pooled(leaves), choice.label.copy(), []
-    for left, right in reversed(choice.made):
-        halves = [np.unique(label[half]) for half in (left, right)]
-        if max(len(half) for half in halves) == 1:
-            both = np.append(left, right)
-            ratio = max(1.0, float(leaves.count[both] @ wide[choice.label[both]] / leaves.count[both].sum()))
-            if not judge(leaves, left, right, ratio * within, least, rng).refused:
-                label[right] = halves[0][0]
-                continue
-        made.append((left, right))
-    label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-    return replace(choice, label=label, made=made[::-1])
+                label[merger.right] = label.max() + 1
+                made.append((merger.left, merger.right))
+    return Choice(label, splits, made, wanted > most, tree.labels)
 
 
 def criteria(leaves: Leaves, label: Ints, within: Floats) -> tuple[float, float]:
@@ -182,10 +223,10 @@ def pooled(leaves: Leaves) -> Floats:
     return covariance
 
 
-def judge(
+def look_at(
     leaves: Leaves, left: Ints, right: Ints, within: Floats, least: int, rng: np.random.Generator
-) -> Split:
-    """Compare how far two sets of leaves are apart with the halves of Gaussian clouds like their union."""
+) -> Merger:
+    """Find how far two sets of leaves are apart, and how far the halves of Gaussian clouds like them are."""
     both = np.append(left, right)
     count, mean = leaves.count[both], leaves.mean[both]
     n = round(float(count.sum()))
@@ -195,17 +236,16 @@ def judge(
     gap = np.subtract(
         *(leaves.count[h] @ leaves.mean[h] / s for h, s in zip((left, right), sizes, strict=True))
     )
-    between, total = sizes[0] * sizes[1] / n * float(gap @ gap) ** 2, float(gap @ scatter @ gap)
+    axis = gap / max(float(np.linalg.norm(gap)), 1e-300)
+    between, total = sizes[0] * sizes[1] / n * float(axis @ gap) ** 2, float(axis @ scatter @ axis)
     sides = (round(sizes[0]), round(sizes[1]))
+    width = max(total / n, 0.0) ** 0.5
     if total <= 0 or between <= 0:
-        return Split(sides, 0.0, 0.0)
+        return Merger(left, right, sides, 0.0, (0.0, 0.0), centre, axis, width)
     shares = cloud_shares(scatter / n, n, min(least, *sides), rng)
     logit = np.log(shares / (1.0 - shares))
-    share = min(between / total, 1.0 - 1e-9)
-    if (spread := float(logit.std())) < 1e-6:  # two clients: every cloud is cut alike
-        return Split(sides, share, 0.0)
-    sure = (np.log(share / (1.0 - share)) - logit.mean()) / spread
-    return Split(sides, share, float(sure))
+    cloud = float(logit.mean()), float(logit.std())
+    return Merger(left, right, sides, between / total, cloud, centre, axis, width)
 
 
 def cloud_shares(covariance: Floats, n: int, least: int, rng: np.random.Generator) -> Floats:

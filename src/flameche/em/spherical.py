@@ -98,6 +98,27 @@ def sample_weight(counts: Ints, noise: float = 0.0) -> Floats:
     return np.minimum(worth, FULL) / FULL
 
 
+def reach(spread: Floats) -> Floats:
+    """Tell how far from each cluster [K] a client may be that belongs to it; infinite where nobody knows.
+
+    spread [K 3]: its clients, their mean error (one minus cosine) and the mean absolute deviation of errors.
+    A centroid's own clients are nearer to it than others: the squared distance to a mean of n grows by
+    (n + 1) / (n - 1) for one that is not among them. A single client says nothing of how far others may be;
+    they are taken to scatter as in the other clusters, and are twice as far from it as from their mean.
+    """
+    count, mean, deviation = spread.T
+    known = (count > 1) & np.isfinite(mean)
+    if not known.any():
+        return np.full(len(spread), np.inf)
+    n = count[known]
+    scatter, width = n @ mean[known] / (n - 1).sum(), n @ deviation[known] / n.sum()
+    alone = 2.0 * (scatter + FAR * SD * width)
+    own = (mean + FAR * SD * deviation) * (count + 1) / np.maximum(count - 1, 1)
+    far = np.where(known, own, np.where(count > 0, alone, np.inf))
+    result: Floats = np.where(np.isfinite(far), far, np.inf)
+    return result
+
+
 def class_norm(phi: Floats) -> Floats:
     """Scale each block of metadata [C B F] to length one; zero stays zero."""
     length = np.linalg.norm(phi, axis=2, keepdims=True)

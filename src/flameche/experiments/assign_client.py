@@ -13,7 +13,7 @@ from flameche.data.formats import check_client, read_client
 from flameche.errors import StoreError
 from flameche.experiments.extraction import shared_model
 from flameche.experiments.newcomers import Arrays, Finished, advice, assign_client
-from flameche.training.export import save_model
+from flameche.training.export import check_form, save_model
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
 from flameche.training.trainer import TrainingPlan
@@ -25,6 +25,8 @@ def assign_new_client(
     run: Path, data: Path | Pair, *, client: str | None = None, model: Path | None = None, device: str = "cpu"
 ) -> dict[str, Any]:
     """Assign a client to its cluster in a finished run; write that cluster's model to a file if asked to."""
+    if model is not None:
+        check_form(model)
     finished = Finished.read(run)
     if isinstance(data, Path):
         x, y = read_client(data, finished.shape, finished.classes)

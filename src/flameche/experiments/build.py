@@ -26,6 +26,7 @@ from flameche.models.build import choose_kind
 from flameche.privacy.noise import NoisySource
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
+from flameche.registry import PARTITIONS
 from flameche.simulation.events import Timeline
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch, usable_cores
@@ -78,9 +79,8 @@ def build(
 
 def build_method(experiment: Experiment, world: World) -> Method:
     """Build the method that acts in a world."""
-    options: dict[str, Any] = experiment.method.model_dump(exclude={"kind"})
     world.notes.extend(leak_notes(experiment))
-    return make_method(experiment.method.kind, world, options)
+    return make_method(experiment.method, world)
 
 
 def build_world(
@@ -174,7 +174,8 @@ def load_federation(
     else:
         dataset = load_dataset(data.dataset or "digits", test_split=data.test_split)
     how = data.model_dump(exclude={"dataset", "path", "test_split"})
-    federation = build_federation(dataset, seed=seed, moved=moved, **how)
+    partition = PARTITIONS[experiment.partition.kind](experiment.partition)
+    federation = build_federation(dataset, seed=seed, moved=moved, partition=partition, **how)
     return federation, [dataset.note] if dataset.note else []
 
 

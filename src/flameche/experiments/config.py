@@ -13,7 +13,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,12 +21,20 @@ from flameche.errors import ConfigError
 from flameche.experiments.error_messages import first_of, toml_literal, wrong_value
 from flameche.experiments.events import EventConfig
 from flameche.experiments.overrides import overlay
-from flameche.experiments.schema import Experiment
-from flameche.experiments.tables import Table
+from flameche.experiments.schema import Experiment, SchemeOptions
+from flameche.registry import METADATA, METHODS, PARTITIONS, SCHEMES, Registry
+from flameche.tables import Table
 
 __all__ = ["Experiment", "config_hash", "load_experiment", "parse_experiment", "to_toml"]
 
 HASH_FORMAT = 1
+# Sections whose keys depend on their kind.
+REGISTRIES: dict[str, Registry[Any]] = {
+    "metadata": METADATA,
+    "method": METHODS,
+    "partition": PARTITIONS,
+    "scheme": SCHEMES,
+}
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -54,9 +62,9 @@ def parse_experiment(
 ) -> Experiment:
     """Validate `data` under `overrides` (`"training.lr=1e-3"`); `source` opens every error's line."""
     merged = overlay(data, overrides, _kinds())
-    if unknown := list(_unknown_keys(merged)):
-        raise ConfigError(f"{source}: {first_of(unknown)}")
     try:
+        if unknown := list(_unknown_keys(merged)):
+            raise ConfigError(first_of(unknown))
         return Experiment.model_validate(merged)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
@@ -83,7 +91,7 @@ def config_hash(experiment: Experiment, mode: str | None = None) -> str:
     Defaults are left out, so that a key added later changes no hash; a default that is changed needs
     another HASH_FORMAT.
     """
-    dump = experiment.model_dump(mode="json", exclude={"name", "seeds"}, exclude_defaults=True)
+    dump = experiment.model_dump(mode="json", exclude={"name", "seeds", "callbacks"}, exclude_defaults=True)
     for key in ("threads", "memory"):
         dump.get("training", {}).pop(key, None)
     if (mode := mode or getattr(experiment.method, "mode", None)) is not None:  # once "paper" by default
@@ -91,65 +99,63 @@ def config_hash(experiment: Experiment, mode: str | None = None) -> str:
         dump["method"] |= {} if mode == "paper" else {"mode": mode}
     for section in ("metadata", "method", "model", "scheme"):
         dump[section] = {**dump.get(section, {}), "kind": getattr(experiment, section).kind}
+    if (dealt := experiment.partition.kind) != "equal":
+        dump["partition"] = {**dump.get("partition", {}), "kind": dealt}
     told = {key: value for key, value in dump.items() if value != {}}
     canonical = json.dumps({"format": HASH_FORMAT, **told}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _variants(section: str) -> tuple[type[Table], ...]:
-    """The models that may stand under `section`: several for a union, none for a value or a list."""
+def _table(section: str, table: object) -> type[Table] | None:
+    """Give the class that reads a section: of those with kinds, the kind's options; None for other values."""
+    if (registry := REGISTRIES.get(section)) is not None:
+        kind = table.get("kind", next(iter(registry))) if isinstance(table, dict) else None
+        if not isinstance(kind, str) or registry.problem(kind):
+            return None  # which pydantic reports
+        return _options(registry[kind])
     annotation: Any = Experiment.model_fields[section].annotation
-    if get_origin(annotation) is tuple:
-        return ()
-    candidates = get_args(annotation) or (annotation,)
-    return tuple(c for c in candidates if isinstance(c, type) and issubclass(c, Table))
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Table) else None
+
+
+def _options(thing: Any) -> type[Table]:
+    """Give the class of a kind's options; schemes without own options share theirs."""
+    options: type[Table] = getattr(thing, "Options", SchemeOptions)
+    return options
 
 
 def _kinds() -> dict[str, dict[str, frozenset[str]]]:
-    """The keys each kind knows, for every section whose `kind` is a choice."""
+    """Give the keys that each kind knows, for every section whose keys depend on the kind."""
     return {
-        section: kinds
-        for section in Experiment.model_fields
-        if (
-            kinds := {
-                kind: frozenset(variant.model_fields)
-                for variant in _variants(section)
-                if "kind" in variant.model_fields
-                for kind in get_args(variant.model_fields["kind"].annotation)
-            }
-        )
+        section: {kind: frozenset(_options(thing).model_fields) for kind, thing in registry.items()}
+        for section, registry in REGISTRIES.items()
     }
 
 
 def _unknown_keys(data: Mapping[str, Any]) -> Iterator[str]:
-    known = {section: _variants(section) for section in Experiment.model_fields}
-    paths = [
-        *known,
-        *(f"{s}.{key}" for s, variants in known.items() for v in variants for key in v.model_fields),
-    ]
+    sections = Experiment.model_fields
+    tables = {name: table for name in sections if (table := _table(name, data.get(name) or {}))}
+    every = {name: list(table.model_fields) for name, table in tables.items()}
+    for section, kinds in _kinds().items():
+        every[section] = sorted({key for keys in kinds.values() for key in keys} | {*every.get(section, [])})
+    paths = [*sections, *(f"{section}.{key}" for section, keys in every.items() for key in keys)]
     for key in data:
-        if key not in known:
-            yield _unknown("", key, list(known), paths)
+        if key not in sections:
+            yield _unknown("", key, list(sections), paths)
     rows = data.get("events")
     for n, row in enumerate(rows if isinstance(rows, list) else []):
         for key in row if isinstance(row, dict) else []:
             if key not in EventConfig.model_fields:
                 yield _unknown(f"events[{n}].", key, list(EventConfig.model_fields), [])
-    for section, variants in known.items():
+    for section, chosen in tables.items():
         table = data.get(section)
-        if not variants or not isinstance(table, dict):
+        if not isinstance(table, dict):
             continue
-        kind = table.get("kind", getattr(Experiment.model_fields[section].default, "kind", None))
-        chosen = [
-            v for v in variants if len(variants) == 1 or kind in get_args(v.model_fields["kind"].annotation)
-        ]
-        if not chosen:
-            continue  # the kind itself is wrong, which pydantic reports
-        keys = list(chosen[0].model_fields)
+        keys = list(chosen.model_fields)
         for key in table:
             if key in keys:
                 continue
             if others := [k for k, theirs in _kinds().get(section, {}).items() if key in theirs]:
+                kind = table.get("kind", getattr(Experiment.model_fields[section].default, "kind", None))
                 where = (
                     f"for {section}.kind = {toml_literal(kind)}; it belongs to kind {' and '.join(others)}"
                 )

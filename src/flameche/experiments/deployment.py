@@ -22,11 +22,10 @@ from flameche.errors import ConfigError, DataError
 from flameche.experiments.build import load_federation, own_samples, training_plan
 from flameche.experiments.config import config_hash, to_toml
 from flameche.experiments.extraction import Extraction, noisy_source, shared_model
-from flameche.experiments.method_tables import FlamecheConfig
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import make_method
-from flameche.methods.sketch import session_size
+from flameche.methods.sketch import FlamecheOptions, session_size
 from flameche.network.job import Job
 from flameche.network.node import Work
 from flameche.network.parcel import Arrays
@@ -84,7 +83,6 @@ def node_work(
         raise ConfigError(f"node {number} of data.clients = {experiment.data.clients}; numbers begin at 0")
     scheme, box = _client_side(experiment, key_file)
     part = _Part(experiment, seed, number, data, device)
-    options = experiment.method.model_dump(exclude={"kind"})
     return Work(
         run=run_id(experiment, seed),
         number=number,
@@ -93,7 +91,7 @@ def node_work(
         seed=seed,
         plan=training_plan(experiment),
         size=lambda: len(part.data.train[1]),
-        method=lambda world: make_method(experiment.method.kind, world, options),
+        method=lambda world: make_method(experiment.method, world),
         scheme=scheme,
         fingerprint=_fingerprint(experiment, scheme),
         min_cluster=experiment.scheme.least,
@@ -134,7 +132,7 @@ def server_job(experiment: Experiment, seed: int, *, public_key: Path | None = N
 def _session(experiment: Experiment) -> int:
     """Count the nodes that a clustering session takes; 0 where there is none."""
     method = experiment.method
-    if not isinstance(method, FlamecheConfig) or method.mode != "sketch":
+    if not isinstance(method, FlamecheOptions) or not method.by_session:
         return 0
     clusters = method.most_clusters if method.clusters == "auto" else method.clusters
     return session_size(clusters, noisy=experiment.privacy.epsilon is not None)

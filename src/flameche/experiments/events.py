@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from flameche.errors import ConfigError
-from flameche.experiments.tables import Count, Natural, Table
+from flameche.tables import Count, Natural, Table
 
 
 def _form(value: object) -> str | None:

@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flameche.crypto.api import KeyInfo, Scheme
-from flameche.crypto.codec import exact_codec
 from flameche.crypto.keyfile import read_secret, write_secret
 from flameche.crypto.masking import SecAgg
 from flameche.crypto.plain import Plain
-from flameche.crypto.registry import KEYED, info_of, make_scheme
+from flameche.crypto.registry import info_of, keyed_schemes, make_scheme
 from flameche.errors import BadInput, ConfigError, OutOfRange, OverflowBudget, StoreError
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.run_folder import RunFolder
-from flameche.experiments.schema import Experiment, SchemeConfig
+from flameche.experiments.schema import Experiment, SchemeOptions
 
 
 def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
@@ -26,14 +25,16 @@ def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
         return scheme if has_metadata(experiment) else Plain()
     if not has_metadata(experiment):  # nothing to seal
         return Plain()
-    if how.kind == "secagg":
-        return SecAgg(exact_codec(how.bound, clients)[0])
-    return make_scheme(how.kind, clients=clients, bound=how.bound, key_bits=how.key_bits)
+    own = {key: getattr(how, key) for key in set(type(how).model_fields) - set(SchemeOptions.model_fields)}
+    if how.kind == "paillier":
+        own["key_bits"] = how.key_bits
+    made: Scheme | SecAgg = make_scheme(how.kind, clients=clients, bound=how.bound, **own)
+    return made
 
 
 def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
     """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
-    keyed = experiment.scheme.kind in KEYED and has_metadata(experiment)
+    keyed = experiment.scheme.kind in keyed_schemes() and has_metadata(experiment)
     own = keyed and experiment.scheme.key_file is None and folder.begun
     scheme = _own_key(folder) if own else make_scheme_for(experiment)
     keep_key(experiment, scheme, folder, written=own)
@@ -45,7 +46,7 @@ def keep_key(
 ) -> None:
     """Keep the key that was drawn for a run in its folder, unless it is written there; of any, its name."""
     users = experiment.scheme.key_file
-    keyed = experiment.scheme.kind in KEYED and has_metadata(experiment)
+    keyed = experiment.scheme.kind in keyed_schemes() and has_metadata(experiment)
     if keyed and users is None and not written and not isinstance(scheme, SecAgg):
         folder.key_file.unlink(missing_ok=True)  # of a run that stored nothing under it
         write_secret(folder.key_file, scheme)
@@ -53,7 +54,7 @@ def keep_key(
         folder.keep_fingerprint(info.fingerprint, folder.key_file if users is None else key_path(users))
 
 
-def key_notes(how: SchemeConfig, scheme: Scheme | SecAgg) -> list[str]:
+def key_notes(how: SchemeOptions, scheme: Scheme | SecAgg) -> list[str]:
     """Tell which of a config's settings gave way to the key file's."""
     info = info_of(scheme)
     if how.key_file is None or info is None:
@@ -74,19 +75,20 @@ def key_path(file: str) -> Path:
 
 
 @contextmanager
-def bound_advice(how: SchemeConfig) -> Iterator[None]:
+def bound_advice(experiment: Experiment) -> Iterator[None]:
     """Say what to do about metadata beyond the bound."""
     try:
         yield
     except OutOfRange as problem:
         remedy = "raise scheme.bound on all clients"
-        if how.key_file is not None:
+        if experiment.scheme.key_file is not None:
             remedy = "make a new key with a larger bound (flameche keys new --bound)"
-        scale = "or scale the metadata (method.unit_norm = true)"
-        raise OverflowBudget(f"{problem}; {remedy}, {scale}") from problem
+        if getattr(experiment.method, "mode", "") == "paper":
+            remedy += ", or scale the metadata (method.unit_norm = true)"
+        raise OverflowBudget(f"{problem}; {remedy}") from problem
 
 
-def _users_key(file: str, how: SchemeConfig, clients: int) -> Scheme:
+def _users_key(file: str, how: SchemeOptions, clients: int) -> Scheme:
     path = key_path(file)
     scheme = read_secret(path)
     info = info_of(scheme)
@@ -99,7 +101,7 @@ def _users_key(file: str, how: SchemeConfig, clients: int) -> Scheme:
             f"make another: flameche keys new DIR --clients {clients}"
         )
     for key, ours, theirs in _settings(how, info):
-        if ours not in (theirs, SchemeConfig.model_fields[key].default):
+        if ours not in (theirs, SchemeOptions.model_fields[key].default):
             raise ConfigError(
                 f"scheme.{key} = {ours:g} contradicts {path}, whose settings decide: bound {info.bound:g}, "
                 f"{info.parameters}; leave scheme.{key} out, or make another key"
@@ -107,7 +109,7 @@ def _users_key(file: str, how: SchemeConfig, clients: int) -> Scheme:
     return scheme
 
 
-def _settings(how: SchemeConfig, info: KeyInfo) -> list[tuple[str, float, float]]:
+def _settings(how: SchemeOptions, info: KeyInfo) -> list[tuple[str, float, float]]:
     """Pair the settings that config and key both have."""
     bits = [] if info.bits is None else [("key_bits", how.key_bits, info.bits)]
     return [("bound", how.bound, info.bound), *bits]

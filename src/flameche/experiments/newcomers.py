@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flameche.crypto.plain import Plain
-from flameche.crypto.registry import KEYED
-from flameche.em.spherical import FAR, SD, Centroids, Floats, Ints, cosine
+from flameche.crypto.registry import keyed_schemes
+from flameche.em.spherical import Centroids, Floats, Ints, cosine, reach
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
-from flameche.experiments.extraction import MEANS, Extraction, Shape
+from flameche.experiments.extraction import Extraction, Shape
 from flameche.experiments.run_folder import read_json
 from flameche.metadata.extractors import NOT_FINITE, Axes, ClientSamples, Metadata
 from flameche.protocol.client import Cohort
@@ -122,7 +122,7 @@ class Finished:
     def metadata(self, x: NDArray[np.uint8], y: Ints, device: str) -> tuple[Metadata, Metadata | None]:
         """Summarise a client's samples: all [1 …]; with a part left out each time [n …], where it can be."""
         extraction = Extraction(self.experiment, self.shape, self.classes, self.seed, device, self.axes)
-        if self.experiment.metadata.kind not in MEANS:
+        if not extraction.kind.averages:
             return extraction(ClientSamples(x, y, np.array([0, len(y)]), self.classes)), None
         order, offsets = parted(y)
         parts = extraction(ClientSamples(x[order], y[order], offsets, self.classes))
@@ -143,22 +143,11 @@ class Finished:
             by_cluster[:, k] = np.fmin(by_cluster[:, k], apart[:, row])
         return by_cluster
 
-    def reach(self, k: int) -> float:
-        """Tell how far from cluster k a client may be that belongs to it; NaN where too few clients tell.
-
-        Its clients are nearer than a newcomer, since the centroid is made of them too: the squared distance
-        to a mean of n grows by (n + 1) / (n - 1) for one that is not among the n.
-        """
-        count, mean, deviation = self.spread[k]
-        if not count >= 2:
-            return float("nan")
-        return float((mean + FAR * SD * deviation) * (count + 1) / (count - 1))
-
 
 def _where_else(path: Path, experiment: Experiment) -> str:
     """Say why a finished run's folder has no centroids, and what to do."""
     file = path / "environment.json"
-    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in KEYED:
+    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in keyed_schemes():
         return (
             f'since under scheme.kind = "{experiment.scheme.kind}" the server may not read centroids; each '
             "node has them in its own folder: give that one (--folder of `flameche deploy node`, then state)"
@@ -178,7 +167,7 @@ def assign_client(run: Finished, x: NDArray[np.uint8], y: Ints, device: str = "c
     k = int(order[0])
     other = int(order[1]) if len(order) > 1 and np.isfinite(apart[order[1]]) else None
     counted = run.spread[:, 0] > 0
-    reaches = [run.reach(each) for each in range(run.clusters)]
+    reaches = reach(run.spread)
     return {
         "run": str(run.path),
         "cluster": k,
@@ -194,7 +183,8 @@ def assign_client(run: Finished, x: NDArray[np.uint8], y: Ints, device: str = "c
         "distances": [float(d) if np.isfinite(d) else None for d in apart],
         "sizes": [int(n) if known else None for n, known in zip(run.spread[:, 0], counted, strict=True)],
         "clients_distances": [
-            float(d) if known else None for d, known in zip(run.spread[:, 1], counted, strict=True)
+            float(d) if known else None
+            for d, known in zip(run.spread[:, 1], counted & np.isfinite(run.spread[:, 1]), strict=True)
         ],
         "reaches": [float(r) if np.isfinite(r) else None for r in reaches],
     }

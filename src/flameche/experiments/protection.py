@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from flameche.crypto.registry import SCHEMES
-from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig
 from flameche.experiments.schema import Experiment
 from flameche.methods import METHODS
+from flameche.methods.sketch import FlamecheOptions
+from flameche.methods.soft import SoftOptions
 from flameche.privacy.noise import Budget
 from flameche.protocol.ledger import Ledger
+from flameche.registry import SCHEMES
 
 FEW_CLIENTS, FEW_EACH = 24, 8  # up to so many clients, or fewer a cluster, guarded clusters may be random
 
 
 def has_metadata(experiment: Experiment) -> bool:
     """Tell whether the method's clients send metadata, which scheme.kind seals."""
-    return METHODS[experiment.method.kind].about.family == "metadata"
+    return bool(METHODS[experiment.method.kind].about.by_metadata)
 
 
 def protection(experiment: Experiment) -> str:
@@ -62,8 +63,8 @@ def release_notes(found: dict[str, Any] | None) -> list[str]:
         more = f"; {found['releases']} releases of some clients cost {found['epsilon_spent']:.3g} together"
     notes = [
         f"metadata have noise: epsilon = {found['epsilon']:g} at delta = {found['delta']:g} for one "
-        f"record{more}. Class counts, model updates and that a client takes part are not covered "
-        "(SECURITY.md)"
+        f"record{more}. Runs on the same data add up, those with other seeds too. Class counts, model "
+        "updates and that a client takes part are not covered (SECURITY.md)"
     ]
     if found["noise"] == "seeded":
         notes.append(
@@ -92,12 +93,12 @@ def leak_notes(experiment: Experiment) -> list[str]:
     if experiment.scheme.kind == "plain" or not has_metadata(experiment):
         return []
     method = experiment.method
-    if not isinstance(method, FlamecheConfig | FlamecheSoftConfig):
+    if not isinstance(method, FlamecheOptions | SoftOptions):
         return []
     return _single_clients(experiment, method)
 
 
-def _single_clients(experiment: Experiment, method: FlamecheConfig | FlamecheSoftConfig) -> list[str]:
+def _single_clients(experiment: Experiment, method: FlamecheOptions | SoftOptions) -> list[str]:
     """Say what the method's own sums tell of single clients, and if the guard may spoil its clusters."""
     if experiment.scheme.least == 1:
         masked = experiment.scheme.kind == "secagg"  # its sums are over two clients at least
@@ -106,12 +107,12 @@ def _single_clients(experiment: Experiment, method: FlamecheConfig | FlamecheSof
             f"scheme.min_cluster = 1 guards nothing: {_opener(experiment)} can {how} single clients' "
             "metadata (SECURITY.md)"
         ]
-    if isinstance(method, FlamecheSoftConfig) or method.by_session:
+    if isinstance(method, SoftOptions) or method.by_session:
         return []  # it opens few sums, and one guard decides over all of them
     return _solvable(experiment, method) + _random_clusters(experiment, method)
 
 
-def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+def _solvable(experiment: Experiment, method: FlamecheOptions) -> list[str]:
     """Say which of the method's own sums can be solved, and by whom."""
     clients = experiment.data.clients
     if experiment.participants == clients and not experiment.events:
@@ -124,7 +125,7 @@ def _solvable(experiment: Experiment, method: FlamecheConfig) -> list[str]:
     return []
 
 
-def _random_clusters(experiment: Experiment, method: FlamecheConfig) -> list[str]:
+def _random_clusters(experiment: Experiment, method: FlamecheOptions) -> list[str]:
     """Warn where there are too few clients to cluster well by sums over several of them."""
     least, clients, k = experiment.scheme.least, experiment.data.clients, method.clusters
     if clients > FEW_CLIENTS and clients >= FEW_EACH * int(k):

@@ -12,6 +12,7 @@ import numpy as np
 
 from flameche.errors import ConfigError
 from flameche.experiments.build import Setup, build
+from flameche.experiments.callbacks import make_callbacks
 from flameche.experiments.config import Experiment, config_hash, to_toml
 from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import bound_advice, keep_key, make_scheme_for, scheme_of_run
@@ -60,6 +61,7 @@ def run_experiment(
                 note = sources_note(summary, made_by)
                 return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
+        followers = make_callbacks(experiment.callbacks)
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
         source = noisy_source(experiment, seed, None if fresh else folder.noisy)
         setup = build(experiment, seed, device=device, scheme=scheme, source=source, progress=progress)
@@ -72,15 +74,22 @@ def run_experiment(
         folder.write_text("config.toml", to_toml(experiment))
         here = {**environment(device, packages(experiment)), "sources": made_by}
         setup.notes.extend(folder.keep_environment(here))
+        for follower in followers:
+            follower.on_start(experiment, seed, path)
+
+        def tell(record: dict[str, Any]) -> None:
+            for listener in [*([on_round] if on_round else []), *(f.on_round for f in followers)]:
+                listener(record)
+
         try:
-            with bound_advice(experiment.scheme):
+            with bound_advice(experiment):
                 result = simulate(
                     setup.method,
                     setup.world,
                     experiment.participants,
                     evaluate_every=experiment.training.evaluate_every,
                     recorder=folder,
-                    on_round=on_round,
+                    on_round=tell,
                     started=start,
                     timeline=setup.timeline,
                 )
@@ -94,6 +103,8 @@ def run_experiment(
             folder.write_arrays("models.npz", setup.method.models.to_arrays())
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
+        for follower in followers:
+            follower.on_end(summary)
         return summary, path
 
 
@@ -102,14 +113,14 @@ def cluster_experiment(
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
     if not has_metadata(experiment):
-        able = [kind for kind, method in METHODS.items() if method.about.family == "metadata"]
+        able = [kind for kind, method in METHODS.items() if method.about.by_metadata]
         raise ConfigError(
             f'method.kind = "{experiment.method.kind}" does not cluster metadata, so there is nothing to do '
             f"without training; {', '.join(able)} do"
         )
     start = time.perf_counter()
     setup = build(experiment, seed, device=device, training=False, progress=progress)
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         result = simulate(
             setup.method, setup.world, experiment.participants, started=start, timeline=setup.timeline
         )
@@ -133,7 +144,7 @@ def record_of(
     device: str,
 ) -> dict[str, Any]:
     """Put what a method did in a world into one flat record; names: of the data and the setting."""
-    ledger = world.ledger
+    ledger, diverged = world.ledger, DIVERGED in world.notes
     return {
         "method": experiment.method.kind,
         "label": method.about.title,
@@ -142,7 +153,7 @@ def record_of(
         "seed": seed,
         "scheme": protection(experiment),
         "rounds": experiment.rounds,
-        "accuracy": result.mean_accuracy,
+        "accuracy": None if diverged else result.mean_accuracy,
         "accuracy_per_round": [record["accuracy"] for record in result.rounds],
         "ari": result.ari,
         "ari_final": result.ari_final,
@@ -150,7 +161,7 @@ def record_of(
         "dbi": result.outcome.dbi,
         "ch": result.outcome.ch,
         "k": method.clusters,
-        "diverged": DIVERGED in world.notes,
+        "diverged": diverged,
         "assignment": method.assignment.tolist(),
         "assignment_final": None if result.outcome.assignment is None else result.outcome.assignment.tolist(),
         "wall_s": result.wall_s,
@@ -202,9 +213,17 @@ def inputs(experiment: Experiment) -> dict[str, str]:
     files = {}
     if experiment.data.path is not None:
         files["data.path"] = Path(experiment.data.path).expanduser()
-    module, _, factory = experiment.model.kind.partition(":")
-    if factory and (found := Path(*module.split(".")).with_suffix(".py")).exists():
-        files["model.kind"] = found
+    named = {
+        "data.dataset": experiment.data.dataset or "",
+        **{
+            f"{section}.kind": getattr(experiment, section).kind
+            for section in ("model", "metadata", "method", "partition", "scheme")
+        },
+    }
+    for key, name in named.items():
+        module, _, thing = name.partition(":")
+        if thing and (found := Path(*module.split(".")).with_suffix(".py")).exists():
+            files[key] = found
     return {
         key: hashlib.sha256(file.read_bytes()).hexdigest() for key, file in files.items() if file.is_file()
     }

@@ -14,30 +14,38 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    SerializeAsAny,
     Tag,
-    field_validator,
     model_validator,
 )
 
+from flameche.data.partition import PartitionOptions
 from flameche.errors import ConfigError
-from flameche.experiments.error_messages import did_you_mean, toml_literal
+from flameche.experiments.error_messages import toml_literal
 from flameche.experiments.events import Events, check_events
-from flameche.experiments.method_tables import FlamecheConfig, FlamecheSoftConfig, MethodConfig
-from flameche.experiments.tables import Count, Natural, Table
 from flameche.experiments.validation import (
     check_absent,
-    check_first,
-    check_flameche,
     check_guard,
     check_living,
     check_numbers,
     check_privacy,
-    check_soft,
     check_statistics,
     check_terms,
 )
-
-MODEL_KINDS = ("auto", "lenet5", "resnet18", "resnet18-small", "resnet18-unpooled", "small-cnn")
+from flameche.metadata.kinds import MetadataOptions
+from flameche.methods.base import MethodOptions
+from flameche.methods.sketch import FlamecheOptions
+from flameche.registry import (
+    CALLBACKS,
+    DATASETS,
+    METADATA,
+    METHODS,
+    MODELS,
+    PARTITIONS,
+    SCHEMES,
+    Registry,
+)
+from flameche.tables import Count, Natural, Seed, Table
 
 
 def _tuple(value: object) -> object:
@@ -57,12 +65,34 @@ def _folder_name(name: str) -> str:
     return name
 
 
-def _model_kind(kind: str) -> str:
-    module, colon, factory = kind.partition(":")
-    if kind in MODEL_KINDS or (colon and all(part.isidentifier() for part in [*module.split("."), factory])):
+def _known(registry: Registry[Any], *more: str) -> AfterValidator:
+    """Accept the names of a registry, paths where it allows them, and some names more."""
+
+    def check(kind: str) -> str:
+        if kind not in more and (problem := registry.problem(kind, *more)):
+            raise ValueError(problem)
         return kind
-    expected = f"must be one of {', '.join(MODEL_KINDS)}, or 'package.module:factory'"
-    raise ValueError(expected + did_you_mean(kind, MODEL_KINDS))
+
+    return AfterValidator(check)
+
+
+def _by_kind(registry: Registry[Any], options: type[Table] | None = None) -> BeforeValidator:
+    """Read a table by the options of its kind, or by those that all kinds share.
+
+    Without a kind, the registry's first is meant.
+    """
+
+    class Kind(Table):
+        kind: Annotated[str, _known(registry)] = next(iter(registry))
+
+    def read(table: object) -> object:
+        if not isinstance(table, dict):
+            return table
+        kind = Kind.model_validate({key: value for key, value in table.items() if key == "kind"}).kind
+        own: type[Table] = getattr(registry[kind], "Options", options or Table)
+        return own.model_validate({**table, "kind": kind})
+
+    return BeforeValidator(read)
 
 
 def _groups_form(value: object) -> str | None:
@@ -71,7 +101,6 @@ def _groups_form(value: object) -> str | None:
     return "sizes" if isinstance(value, list | tuple) else None
 
 
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # TOML promises 64 bits, signed
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_tuple), Field(min_length=1), AfterValidator(_distinct)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 Sizes = Annotated[tuple[Count, ...], BeforeValidator(_tuple), Field(min_length=1)]
@@ -88,9 +117,7 @@ Groups = Annotated[
 class DataConfig(Table):
     """Which images, and how they are dealt to clients; `dataset` or `path`, never both."""
 
-    dataset: (
-        Literal["digits", "mnist", "fashion-mnist", "cifar10", "pathmnist", "tissuemnist", "mednist28"] | None
-    ) = None
+    dataset: Annotated[str, _known(DATASETS)] | None = None
     path: Annotated[str, Field(min_length=1)] | None = None
     groups: Groups = 4
     clients: Count = 100
@@ -166,7 +193,7 @@ class DataConfig(Table):
 class ModelConfig(Table):
     """The network; `head` names the layer before which features are taken."""
 
-    kind: Annotated[str, AfterValidator(_model_kind)] = "auto"
+    kind: Annotated[str, _known(MODELS, "auto")] = "auto"
     head: Annotated[str, Field(min_length=1)] | None = None
 
 
@@ -202,28 +229,7 @@ class TrainingConfig(Table):
         return self
 
 
-class MetadataConfig(Table):
-    """What clients are clustered by.
-
-    `seed` is the shared extractor's, None takes the run's. `samples`: a client summarises all it holds, or
-    only what it trains on; "all" is the paper's local dataset, and nearer to its DBI.
-    """
-
-    kind: Literal[
-        "random-gaussian",
-        "random-uniform",
-        "mean",
-        "mean-pca-local",
-        "mean-pca-shared",
-        "subspace",
-        "label-counts",
-    ] = "random-gaussian"
-    samples: Literal["all", "train"] = "all"
-    components: Count = 5
-    seed: Seed | None = None
-
-
-class SchemeConfig(Table):
+class SchemeOptions(Table):
     """How contributions are sealed.
 
     `bound`: the largest magnitude of a metadata value, which fixed point makes room for. `min_cluster`: no
@@ -231,7 +237,7 @@ class SchemeConfig(Table):
     `updates`: how model updates travel.
     """
 
-    kind: Literal["plain", "secagg", "paillier", "bfv", "ckks", "ckks-paper"] = "plain"
+    kind: str = "plain"
     bound: float = Field(default=64.0, gt=0)
     min_cluster: Count | None = None
     key_bits: Literal[2048, 3072] = 3072
@@ -263,13 +269,15 @@ class Experiment(Table):
     rounds: Count = 100
     participation: float = Field(default=0.2, gt=0, le=1)
     data: DataConfig = DataConfig()
+    partition: Annotated[SerializeAsAny[PartitionOptions], _by_kind(PARTITIONS)] = PartitionOptions()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
-    metadata: MetadataConfig = MetadataConfig()
-    method: MethodConfig = FlamecheConfig()
-    scheme: SchemeConfig = SchemeConfig()
+    metadata: Annotated[SerializeAsAny[MetadataOptions], _by_kind(METADATA)] = MetadataOptions()
+    method: Annotated[SerializeAsAny[MethodOptions], _by_kind(METHODS)] = FlamecheOptions()
+    scheme: Annotated[SerializeAsAny[SchemeOptions], _by_kind(SCHEMES, SchemeOptions)] = SchemeOptions()
     privacy: PrivacyConfig = PrivacyConfig()
     events: Events = ()
+    callbacks: Annotated[tuple[Annotated[str, _known(CALLBACKS)], ...], BeforeValidator(_tuple)] = ()
 
     @property
     def participants(self) -> int:
@@ -290,20 +298,11 @@ class Experiment(Table):
         )
         return {**tables, "method": {"clusters": "auto", **method}} if chooses else tables
 
-    @field_validator("method", mode="before")
-    @classmethod
-    def _default_kind(cls, table: object) -> object:
-        return {"kind": "flameche", **table} if isinstance(table, dict) else table
-
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        check_terms(self.method, self.scheme)
-        if isinstance(self.method, FlamecheConfig):
-            check_flameche(self.method, self.scheme)
-        if isinstance(self.method, FlamecheSoftConfig):
-            check_soft(self.method, self.metadata.kind)
+        check_terms(self)
+        self.method.check(self)
         check_absent(self)
-        check_first(self)
         check_statistics(self)
         check_guard(self)
         check_numbers(self)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from flameche.em.significance import REFUSED
 from flameche.errors import ConfigError
 from flameche.experiments.build import build_world
 from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
 from flameche.experiments.leakage import leaked
+from flameche.experiments.protection import has_metadata
 from flameche.experiments.run_folder import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
@@ -34,11 +36,16 @@ def select_experiment(
             "privacy.epsilon: choosing K apart from the run would be a release of its own; "
             'take method.clusters = "auto"'
         )
+    if experiment.scheme.kind != "plain" and not has_metadata(experiment):
+        raise ConfigError(
+            f'scheme.kind = "{experiment.scheme.kind}": method.kind = "{experiment.method.kind}" has no '
+            'metadata to seal, so K would be chosen in the clear; take method.kind = "flameche"'
+        )
     start = time.perf_counter()
     federation, world = build_world(
         experiment, seed, device=device, training=False, metadata=metadata, progress=progress
     )
-    with bound_advice(experiment.scheme):
+    with bound_advice(experiment):
         selection = select_clusters(world, most)
     groups = int(federation.group.max()) + 1
     found = described(selection)
@@ -80,7 +87,7 @@ def described(selection: Selection) -> dict[str, Any]:
             {
                 "k": c.k,
                 "sureness": None if c.split is None else c.split.sure,
-                "needed": None if c.split is None else c.split.needed,
+                "needed": None if c.split is None else REFUSED,
                 "kept": c.kept,
                 "dbi": c.dbi,
                 "ch": c.ch,

@@ -5,25 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flameche.errors import ConfigError
-from flameche.experiments.method_tables import (
-    FesemConfig,
-    FlamecheConfig,
-    FlamecheSoftConfig,
-    MethodTable,
-    StocflConfig,
-)
+from flameche.registry import METADATA, METHODS
 
 if TYPE_CHECKING:
-    from flameche.experiments.schema import Experiment, SchemeConfig
+    from flameche.experiments.schema import Experiment
 
 
-def check_terms(method: MethodTable, scheme: SchemeConfig) -> None:
+def check_terms(experiment: Experiment) -> None:
     """Refuse a scheme that shows sums only to a method that compares clients one by one."""
+    method, scheme = experiment.method, experiment.scheme
+    needs_terms = METHODS[method.kind].about.needs_terms
     clear = {"kind": "plain", "updates": "clear"}
     protects = [
         f'scheme.{key} = "{getattr(scheme, key)}"'
         for key in clear
-        if getattr(scheme, key) != clear[key] and method.needs == "terms"
+        if getattr(scheme, key) != clear[key] and needs_terms
     ]
     if protects:
         raise ConfigError(
@@ -31,55 +27,6 @@ def check_terms(method: MethodTable, scheme: SchemeConfig) -> None:
             f"each client's model or metadata; {' and '.join(protects)} shows it sums only; "
             'take scheme.kind = "plain" and scheme.updates = "clear"'
         )
-
-
-def check_flameche(method: FlamecheConfig, scheme: SchemeConfig) -> None:
-    """Refuse options that the mode or the scheme does not have."""
-    told = method.model_dump(exclude_defaults=True)
-    wrong = [key for key in method.PAPER_ONLY if key in told]
-    if method.mode != "paper" and wrong:
-        raise ConfigError(f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{method.mode}"')
-    if method.mode == "paper" and method.clusters == "auto":
-        raise ConfigError(
-            'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a number, as '
-            "flameche select-k finds it"
-        )
-    if method.hide_assignments and scheme.kind in ("plain", "secagg"):
-        raise ConfigError(
-            f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '
-            'opens them on the server; take "bfv", "ckks" or "paillier"'
-        )
-    if method.hide_assignments and scheme.updates != "ckks":
-        raise ConfigError(
-            f'method.hide_assignments: with scheme.updates = "{scheme.updates}" the server sees '
-            'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
-        )
-    if scheme.kind == "secagg" and method.m_step == "seen" and method.missing == "impute":
-        raise ConfigError(
-            'method.missing = "impute" changes metadata every round, which the changes that '
-            'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
-        )
-
-
-def check_soft(method: FlamecheSoftConfig, metadata: str) -> None:
-    """Refuse a mixture over label counts where clusters are found by something else."""
-    if method.family == "multinomial" and metadata != "label-counts":
-        raise ConfigError(
-            f'method.family = "multinomial" is of label counts, metadata.kind is "{metadata}"; '
-            'take metadata.kind = "label-counts"'
-        )
-
-
-def check_first(experiment: Experiment) -> None:
-    """Refuse ways to take clients in that do not go with how they train or how centres begin."""
-    method, optimiser = experiment.method, experiment.training.optimiser
-    if isinstance(method, StocflConfig) and method.first == "adam" and optimiser == "sgd":
-        raise ConfigError(
-            'method.first = "adam" is the Adam of all training, training.optimiser = "sgd" has none; '
-            'take first = "sgd"'
-        )
-    if isinstance(method, FesemConfig) and method.newcomers == "first" and method.start != "kmeans":
-        raise ConfigError('method.newcomers = "first" needs method.start = "kmeans"')
 
 
 def check_statistics(experiment: Experiment) -> None:
@@ -128,11 +75,6 @@ def check_guard(experiment: Experiment) -> None:
 
 def check_numbers(experiment: Experiment) -> None:
     """Refuse numbers that leave a method nothing to do."""
-    cold, rounds = getattr(experiment.method, "cold_rounds", 0), experiment.rounds
-    if cold >= rounds > 1:
-        raise ConfigError(
-            f"method.cold_rounds = {cold} must be below rounds = {rounds}; groups train after the cold start"
-        )
     clusters, clients = getattr(experiment.method, "clusters", None), experiment.data.clients
     if clusters == "auto":  # of what the clients are too few for, and how many it takes, the choice tells
         return
@@ -166,7 +108,7 @@ def check_absent(experiment: Experiment) -> None:
 def check_living(experiment: Experiment) -> None:
     """Refuse clients that come, go or change to methods that cannot follow them."""
     kind, happens = experiment.method.kind, {event.kind for event in experiment.events}
-    if happens and kind in ("kfed", "pacfl"):
+    if happens and not METHODS[kind].about.follows_events:
         raise ConfigError(
             f'events: method.kind = "{kind}" clusters once, when every client has been seen, and cannot '
             "follow clients that come, go or drift"
@@ -180,13 +122,13 @@ def check_privacy(experiment: Experiment) -> None:
         if told := list(privacy.model_dump(exclude_defaults=True)):
             raise ConfigError(f"privacy.{told[0]} needs privacy.epsilon, without which no noise is added")
         return
-    if not isinstance(method, FlamecheConfig) or method.mode != "sketch":
+    if not method.takes_noise:
         mode = getattr(method, "mode", None)
         have = f'method.kind = "{method.kind}"' + (f' with mode = "{mode}"' if mode else "")
         raise ConfigError(
             f'privacy.epsilon is for method.kind = "flameche" with mode = "sketch"; {have} adds no noise'
         )
-    if experiment.metadata.kind not in ("random-gaussian", "random-uniform"):
+    if not METADATA[experiment.metadata.kind].clips:
         raise ConfigError(
             "privacy.epsilon needs features that can be clipped sample by sample: metadata.kind = "
             f'"random-gaussian" or "random-uniform", not "{experiment.metadata.kind}"'

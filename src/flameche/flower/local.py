@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_info, write_public, write_secret
-from flameche.crypto.registry import KEYED, make_scheme
+from flameche.crypto.registry import keyed_schemes, make_scheme
 from flameche.errors import BadInput, ConfigError, FlamecheError
 from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.flower.certificates import Certificates, make_certificates, make_node_key
@@ -49,7 +49,11 @@ class Local:
     @property
     def changes(self) -> list[str]:
         """List what is changed of the experiment: the app's own changes, these, and the number of nodes."""
-        return [*str(self.config.get("set", "")).split(), *self.overrides, f"data.clients={self.nodes}"]
+        return [*self._described, f"data.clients={self.nodes}"]
+
+    @property
+    def _described(self) -> list[str]:
+        return [*str(self.config.get("set", "")).split(), *self.overrides]
 
     def data_of(self, number: int) -> dict[str, str]:
         """Find a node's own data."""
@@ -63,7 +67,15 @@ class Local:
     @property
     def experiment(self) -> Experiment:
         """Read the experiment that will be played."""
-        return load_experiment(self.app / str(self.config.get("experiment", "experiment.toml")), self.changes)
+        return self._read(self.changes)
+
+    @property
+    def described(self) -> Experiment:
+        """Read the experiment as its file describes it, for as many clients as that says."""
+        return self._read(self._described)
+
+    def _read(self, changes: list[str]) -> Experiment:
+        return load_experiment(self.app / str(self.config.get("experiment", "experiment.toml")), changes)
 
 
 DIGITS = """\
@@ -115,6 +127,8 @@ def run_of(app: Path, overrides: Sequence[str]) -> str:
 def play(plan: Local, say: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
     """Start everything, run the app, end everything; return the run's summary and folder."""
     experiment = plan.experiment
+    if (described := plan.described.data.clients) != plan.nodes:
+        say(f"{plan.nodes} nodes play (--nodes), not the {described} clients of data.clients")
     if any(" " in change for change in plan.changes):
         raise ConfigError("--set: a value with spaces cannot be told to nodes; write it into the experiment")
     has_own_data({**plan.config, **dict(plan.settings)})
@@ -163,7 +177,7 @@ def make_keys(experiment: Experiment, folder: Path) -> Path | None:
     from flameche.experiments.protection import has_metadata
 
     how, clients = experiment.scheme, experiment.data.clients
-    if how.kind not in KEYED or not has_metadata(experiment):
+    if how.kind not in keyed_schemes() or not has_metadata(experiment):
         return None
     own = folder / how.kind
     if (own / PUBLIC).exists():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
-from flameche.crypto.registry import KEYED
+from flameche.crypto.registry import keyed_schemes
 from flameche.errors import BadInput, ConfigError, DataError, StoreError
 from flameche.experiments.deployment import OwnData, node_work, simulated_data
 from flameche.flower.own_data import from_hook, from_path
@@ -53,7 +53,7 @@ def check_agreement(shared: Shared, own: Own, work: Work) -> None:
     """Refuse a run that is not the one this site agreed to, or that would not use its key."""
     if own.run and own.run != work.run:
         raise ConfigError(f"node {own.number} takes part in run {own.run} alone, this is {work.run}")
-    if own.key is not None and shared.experiment.scheme.kind not in KEYED:
+    if own.key is not None and shared.experiment.scheme.kind not in keyed_schemes():
         raise ConfigError(
             f"node {own.number} has a key, but this run's metadata would not be sealed with it "
             f'(scheme.kind = "{shared.experiment.scheme.kind}")'

@@ -1,5 +1,13 @@
-"""The methods that are compared, all on the same clients, schedule, model and trainer."""
+"""Methods of federated learning, side by side in the same world."""
 
-from flameche.methods.registry import METHODS, make_method
+from __future__ import annotations
+
+from flameche.methods.base import Method, MethodOptions, World
+from flameche.registry import METHODS
 
 __all__ = ["METHODS", "make_method"]
+
+
+def make_method(options: MethodOptions, world: World) -> Method:
+    """Build the method that an experiment's [method] table describes."""
+    return options.make(METHODS[options.kind], world)

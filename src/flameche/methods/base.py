@@ -21,6 +21,7 @@ from flameche.protocol.hidden import HiddenSums
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.sums import StoredSums, Sums
 from flameche.protocol.updates import UpdateSums
+from flameche.tables import Table
 from flameche.training.models import Models, average
 from flameche.training.trainer import Pull, Sgd, Trainer
 
@@ -277,6 +278,48 @@ class About:
     client: str = "–"
     up: str = "–"
     down: str = "–"
+    by_metadata: bool = False  # whether it clusters clients by metadata, which a scheme can seal
+    follows_events: bool = True  # whether clients may join, leave and drift while it runs
+
+    @property
+    def needs_terms(self) -> bool:
+        """Tell whether the server must see each client's model or metadata."""
+        return self.needs == "terms"
+
+
+class MethodOptions(Table):
+    """What the [method] table of an experiment may say; a method's own options add their keys.
+
+    Example:
+        >>> from flameche.methods.base import MethodOptions
+        >>> class Mine(MethodOptions):
+        ...     clusters: int = 4
+        >>> Mine(clusters=2).own()
+        {'clusters': 2}
+    """
+
+    kind: str = ""
+
+    @property
+    def by_session(self) -> bool:
+        """Tell whether clusters, and their number, come from a clustering session."""
+        return False
+
+    @property
+    def takes_noise(self) -> bool:
+        """Tell whether everything that is opened comes from metadata that may have noise (`[privacy]`)."""
+        return False
+
+    def own(self) -> dict[str, Any]:
+        """Give the method's own options, without its kind."""
+        return self.model_dump(exclude={"kind"})
+
+    def make(self, kind: type[Method], world: World) -> Method:
+        """Build the method with these options."""
+        return kind(world, **self.own())
+
+    def check(self, experiment: Any) -> None:
+        """Raise a ConfigError where other tables of the experiment do not go with these options."""
 
 
 @dataclass(frozen=True)
@@ -333,6 +376,7 @@ class Method(Protocol):
     """What the simulator drives, round by round."""
 
     about: ClassVar[About]
+    Options: ClassVar[type[MethodOptions]]
 
     models: Models
     assignment: Ints  # [C], UNSEEN where unknown

@@ -12,13 +12,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from flameche.methods.base import About, World
+from flameche.methods.base import About, MethodOptions, World
 from flameche.methods.partitioned import Partitioned
+
+
+class FedAvgOptions(MethodOptions):
+    """FedAvg has none."""
+
+    kind: str = "fedavg"
 
 
 class FedAvg(Partitioned):
     """One part that holds everybody."""
 
+    Options: ClassVar[type[MethodOptions]] = FedAvgOptions
     about: ClassVar[About] = About("FedAvg", "–", "sums", "model")
 
     def __init__(self, world: World) -> None:

@@ -12,20 +12,40 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.cluster import KMeans
 
-from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+from flameche.errors import ConfigError
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, MethodOptions, Outcome, World
 from flameche.rng import stream_seed
+from flameche.tables import Count
 from flameche.training.geometry import cosines, directions
 from flameche.training.models import Models, average
+
+
+class FedGroupOptions(MethodOptions):
+    """Groups are made from the first updates of the clients of `cold_rounds` rounds."""
+
+    kind: str = "fedgroup"
+    clusters: Count = 4
+    cold_rounds: Count = 2
+    newcomers: Literal["updates", "weights"] = "updates"
+
+    def check(self, experiment: Any) -> None:
+        """Refuse a cold start that leaves no round to train in."""
+        if self.cold_rounds >= experiment.rounds > 1:
+            raise ConfigError(
+                f"method.cold_rounds = {self.cold_rounds} must be below rounds = {experiment.rounds}; "
+                "groups train after the cold start"
+            )
 
 
 class FedGroup:
     """K models of groups, and below them their mean."""
 
+    Options: ClassVar[type[MethodOptions]] = FedGroupOptions
     about: ClassVar[About] = About(
         "FedGroup",
         "server-side",
@@ -37,16 +57,11 @@ class FedGroup:
         down="M",
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int = 4,
-        cold_rounds: int = 2,
-        newcomers: Literal["updates", "weights"] = "updates",
-    ) -> None:
-        self.world, self.clusters, self.newcomers = world, clusters, newcomers
-        self.cold_rounds = min(cold_rounds, world.rounds)
+    def __init__(self, world: World, **options: Any) -> None:
+        how = FedGroupOptions(**options)
+        clusters = how.clusters
+        self.world, self.clusters, self.newcomers = world, clusters, how.newcomers
+        self.cold_rounds = min(how.cold_rounds, world.rounds)
         self.initial = world.initial_models(1)
         self.models = world.initial_models(clusters + 1)
         self.direction = world.initial_models(clusters)  # the groups' first mean updates, once known

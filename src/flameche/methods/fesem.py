@@ -18,13 +18,15 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.cluster import KMeans
 
-from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
+from flameche.errors import ConfigError
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, MethodOptions, Outcome, World
 from flameche.rng import stream, stream_seed
+from flameche.tables import Count
 from flameche.training.geometry import coordinates, distances
 from flameche.training.models import Models
 
@@ -32,9 +34,28 @@ Start = Literal["kmeans", "different", "shared"]
 Newcomers = Literal["moved", "first"]
 
 
+class FesemOptions(MethodOptions):
+    """`start` gives the first centres, `layer` takes one layer alone.
+
+    `newcomers` are compared with the centres as they have `moved`, or as they `first` were.
+    """
+
+    kind: str = "fesem"
+    clusters: Count = 4
+    start: Start = "kmeans"
+    layer: str = ""
+    newcomers: Newcomers = "moved"
+
+    def check(self, experiment: Any) -> None:
+        """Refuse newcomers that are compared with first centres where there are none."""
+        if self.newcomers == "first" and self.start != "kmeans":
+            raise ConfigError('method.newcomers = "first" needs method.start = "kmeans"')
+
+
 class Fesem:
     """The server keeps every client's last weights and compares them with K centres."""
 
+    Options: ClassVar[type[MethodOptions]] = FesemOptions
     about: ClassVar[About] = About(
         "FeSEM",
         "server-side",
@@ -46,25 +67,17 @@ class Fesem:
         down="M",
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int = 4,
-        start: Start = "kmeans",
-        layer: str = "",
-        newcomers: Newcomers = "moved",
-    ) -> None:
-        self.world, self.clusters, self.start, self.newcomers = world, clusters, start, newcomers
+    def __init__(self, world: World, **options: Any) -> None:
+        how = FesemOptions(**options)
+        self.world, self.clusters, self.start, self.newcomers = world, how.clusters, how.start, how.newcomers
         self.initial = world.initial_models(1)
-        self.models = (
-            world.different_models(clusters) if start == "different" else world.initial_models(clusters)
-        )
+        several = world.different_models if self.start == "different" else world.initial_models
+        self.models = several(self.clusters)
         self.began = self.models  # the centres as they first were
-        self.part = world.trainer.layer(layer) if layer else slice(None)
+        self.part = world.trainer.layer(how.layer) if how.layer else slice(None)
         self.local = world.initial_models(world.clients)  # each client's last weights
         self.assignment = np.full(world.clients, UNSEEN, np.int64)
-        self.first = stream(world.seed, "fesem").integers(clusters, size=world.clients)
+        self.first = stream(world.seed, "fesem").integers(self.clusters, size=world.clients)
 
     def round(self, r: int, participants: Ints) -> bool:
         """Compare, train and average."""

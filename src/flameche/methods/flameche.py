@@ -25,14 +25,14 @@ Clients may change while a federation lives. All three changes are changes of su
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flameche.em.spherical import NOISE, Centroids
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Living, Outcome, World
-from flameche.protocol.client import Missing
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Living, MethodOptions, Outcome, World
+from flameche.methods.sketch import FlamecheOptions
 from flameche.protocol.phases import Deviations, Errors, MStep, Spread, UnitMeans
 from flameche.protocol.sums import Sums, stacked
 from flameche.rng import stream
@@ -43,6 +43,7 @@ ASSIGNMENT_BYTES = 8  # k_i and e_i, four bytes each
 class Flameche(Living):
     """Algorithm 1 of the paper; its lines are numbered in `round`."""
 
+    Options: ClassVar[type[MethodOptions]] = FlamecheOptions
     about: ClassVar[About] = About(
         "FLAMECHE",
         "metadata",
@@ -52,31 +53,21 @@ class Flameche(Living):
         client="R·K·d",
         up="d",
         down="R·K·d",
+        by_metadata=True,
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int = 4,
-        tau: int = 10,
-        empty: Literal["participants", "seen"] = "participants",
-        init: Literal["partition", "vectors"] = "partition",
-        m_step: Literal["seen", "participants"] = "seen",
-        unit_norm: bool = False,
-        missing: Missing = "counts",
-        recluster_last: bool = False,
-        recluster_over: Literal["seen", "participants"] = "seen",
-        hide_assignments: bool = False,
-    ) -> None:
-        super().__init__(world, world.cohort(unit_norm=unit_norm, missing=missing), clusters)  # line 3
-        self.clusters = clusters
-        self.tau, self.empty, self.init, self.over = tau, empty, init, m_step
-        self.recluster_last, self.recluster_over = recluster_last, recluster_over
-        self.hidden = hide_assignments
-        self.sums: Sums = world.sums(self.cohort, clusters, over=m_step, hidden=hide_assignments)
+    def __init__(self, world: World, **options: Any) -> None:
+        how = FlamecheOptions(**{"mode": "paper", **options})
+        assert how.clusters != "auto"
+        cohort = world.cohort(unit_norm=how.unit_norm, missing=how.missing)
+        super().__init__(world, cohort, how.clusters)  # line 3
+        self.clusters = how.clusters
+        self.tau, self.empty, self.init, self.over = how.tau, how.empty, how.init, how.m_step
+        self.recluster_last, self.recluster_over = how.recluster_last, how.recluster_over
+        self.hidden = how.hide_assignments
+        self.sums: Sums = world.sums(self.cohort, how.clusters, over=how.m_step, hidden=self.hidden)
         self.error = np.zeros(world.clients)  # e_i; k_i is in `assignment`
-        if init == "vectors":
+        if how.init == "vectors":
             draw = stream(world.seed, "flameche", "vectors").standard_normal(self.centroids.theta.shape)
             self.centroids = Centroids(draw, np.ones(draw.shape[:2]))
 

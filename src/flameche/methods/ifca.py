@@ -13,19 +13,30 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, MethodOptions, Outcome, World
 from flameche.rng import stream
+from flameche.tables import Count
 
 NOTHING_HELD = "IFCA chose its initialisation by training accuracy where clients hold nothing back"
+
+
+class IfcaOptions(MethodOptions):
+    """K models of each of several starts; `first`: how a client chooses when it first comes."""
+
+    kind: str = "ifca"
+    clusters: Count = 4
+    restarts: Count = 5
+    first: Literal["loss", "random"] = "loss"
 
 
 class Ifca:
     """S times K models; row s K + k is cluster k of start s."""
 
+    Options: ClassVar[type[MethodOptions]] = IfcaOptions
     about: ClassVar[About] = About(
         "IFCA",
         "client-side",
@@ -36,16 +47,15 @@ class Ifca:
         down="S·R·K·M",
     )
 
-    def __init__(
-        self, world: World, *, clusters: int = 4, restarts: int = 5, first: Literal["loss", "random"] = "loss"
-    ) -> None:
-        self.world, self.clusters, self.restarts, self.first = world, clusters, restarts, first
-        self.models = world.different_models(restarts * clusters)
-        self.choice = np.full((restarts, world.clients), UNSEEN, np.int64)  # [S C]
-        self.validation: Floats = np.full((restarts, world.clients), np.nan)  # latest, of each client [S C]
+    def __init__(self, world: World, **options: Any) -> None:
+        how = IfcaOptions(**options)
+        self.world, self.clusters, self.restarts, self.first = world, how.clusters, how.restarts, how.first
+        self.models = world.different_models(self.restarts * self.clusters)
+        self.choice = np.full((self.restarts, world.clients), UNSEEN, np.int64)  # [S C]
+        self.validation: Floats = np.full((self.restarts, world.clients), np.nan)  # the latest [S C]
         self.assignment = self.choice[0].copy()
         self.best = 0
-        world.ledger.tuning_runs = restarts - 1
+        world.ledger.tuning_runs = self.restarts - 1
 
     def round(self, r: int, participants: Ints) -> bool:
         """Choose, train and average in every start; tell that nobody was redistributed."""

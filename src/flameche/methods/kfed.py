@@ -11,26 +11,43 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.cluster import KMeans
 
 from flameche.metadata.extractors import mean_images
-from flameche.methods.base import About, Floats, Ints, World
+from flameche.methods.base import About, Floats, Ints, MethodOptions, World
 from flameche.methods.one_shot import OneShot
+from flameche.tables import Count
+
+
+class KFedOptions(MethodOptions):
+    """How many clusters there are."""
+
+    kind: str = "kfed"
+    clusters: Count = 4
 
 
 class KFed(OneShot):
     """Farthest-first seeds, then Lloyd's iterations to the end."""
 
+    Options: ClassVar[type[MethodOptions]] = KFedOptions
     about: ClassVar[About] = About(
-        "K-Fed", "metadata", "terms", "class means once; model", server="N·K·d", client="class means", up="d"
+        "K-Fed",
+        "metadata",
+        "terms",
+        "class means once; model",
+        server="N·K·d",
+        client="class means",
+        up="d",
+        by_metadata=True,
+        follows_events=False,
     )
 
-    def __init__(self, world: World, *, clusters: int = 4) -> None:
+    def __init__(self, world: World, **options: Any) -> None:
         super().__init__(world)
-        self.wanted = clusters
+        self.wanted = KFedOptions(**options).clusters
         with world.ledger.clock("client", "extraction"):
             phi = mean_images(world.samples()).phi
         self.points: Floats = phi.reshape(len(phi), -1)

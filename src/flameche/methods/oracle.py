@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from flameche.methods.base import About, Ints, World
+from flameche.methods.base import About, Ints, MethodOptions, World
 from flameche.methods.partitioned import Partitioned
+
+
+class OracleOptions(MethodOptions):
+    """Oracle has none."""
+
+    kind: str = "oracle"
 
 
 class Oracle(Partitioned):
     """One part per true group."""
 
+    Options: ClassVar[type[MethodOptions]] = OracleOptions
     about: ClassVar[About] = About("Oracle", "–", "sums", "model")
 
     def __init__(self, world: World) -> None:

@@ -18,23 +18,37 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from sklearn.cluster import AgglomerativeClustering
 
 from flameche.metadata.extractors import subspaces
-from flameche.methods.base import About, Floats, Ints, World
+from flameche.methods.base import About, Floats, Ints, MethodOptions, World
 from flameche.methods.one_shot import OneShot
+from flameche.tables import Count
 
 Angle = Literal["entry", "smallest", "sum", "raw-sum", "raw-cosine"]
 Linkage = Literal["average", "complete", "single"]
 
 
+class PacflOptions(MethodOptions):
+    """How subspaces are compared and clustered; `alpha` cuts the tree at a distance."""
+
+    kind: str = "pacfl"
+    clusters: Count = 4
+    components: Count = 5
+    angle: Angle = "entry"
+    linkage: Linkage = "average"
+    alpha: Annotated[float, Field(gt=0)] | None = None
+
+
 class Pacfl(OneShot):
     """Agglomerative clustering over a matrix of angles between all pairs of clients."""
 
+    Options: ClassVar[type[MethodOptions]] = PacflOptions
     about: ClassVar[About] = About(
         "PACFL",
         "metadata",
@@ -43,23 +57,17 @@ class Pacfl(OneShot):
         server="N²·d",
         client="svd of own data",
         up="d",
+        by_metadata=True,
+        follows_events=False,
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int = 4,
-        components: int = 5,
-        angle: Angle = "entry",
-        linkage: Linkage = "average",
-        alpha: float | None = None,
-    ) -> None:
+    def __init__(self, world: World, **options: Any) -> None:
         super().__init__(world)
-        self.wanted, self.angle, self.linkage, self.alpha = clusters, angle, linkage, alpha
+        how = PacflOptions(**options)
+        self.wanted, self.angle, self.linkage, self.alpha = how.clusters, how.angle, how.linkage, how.alpha
         with world.ledger.clock("client", "extraction"):
-            blocks = subspaces(world.samples(), components).phi
-        self.bases: Floats = blocks.reshape(len(blocks), blocks.shape[1] * components, -1)
+            blocks = subspaces(world.samples(), how.components).phi
+        self.bases: Floats = blocks.reshape(len(blocks), blocks.shape[1] * how.components, -1)
 
     def summary_numbers(self) -> Ints:
         """Count the numbers of all singular vectors; there are fewer where samples are few."""

@@ -16,7 +16,7 @@ from flameche.em.significance import Candidate, Choice
 from flameche.em.spherical import Ints
 from flameche.errors import BadInput
 from flameche.methods.base import World
-from flameche.methods.sketch import FlamecheSketch, fewest
+from flameche.methods.sketch import FlamecheSketch, fewest, too_few
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,16 @@ class Selection:
 
 def select_clusters(world: World, most: int = 8) -> Selection:
     """Choose a number of clusters from 1 to `most`, as `clusters = "auto"` would in its first session."""
-    need = fewest(world.min_cluster)
-    if world.clients < need:
-        guard = f" with scheme.min_cluster = {world.min_cluster}" if world.min_cluster > 2 else ""
-        raise BadInput(
-            f"{world.clients} clients are too few to choose the number of clusters: expected at least "
-            f"{need}{guard}; set method.clusters to a number"
-        )
+    if world.clients < fewest(world.min_cluster):
+        raise BadInput(too_few(world.clients, world.min_cluster))
     method = FlamecheSketch(world, clusters="auto", most_clusters=most)
     clients = method.members(1, method.present)
     session = method.session(clients)
     found = method.play(session)
     if found is None or found.choice is None or session.cut is None:
         raise BadInput(
-            "the sums from which the number of clusters is chosen may not be opened, or were lost; set "
-            "method.clusters to a number"
+            "the sums from which the number of clusters is chosen were lost, or may not be opened with "
+            f"scheme.min_cluster = {world.min_cluster}"
         )
     leaf, leaves = session.cut
     return Selection(found.choice, found.choice.candidates(leaves, most), clients, found.label, leaf)

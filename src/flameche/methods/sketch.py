@@ -21,26 +21,112 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import field_validator
 
 from flameche.clustering.session import Found, Session
 from flameche.em.criteria import from_widths
 from flameche.em.hartigan import joining_cost
 from flameche.em.significance import Choice
-from flameche.em.spherical import FAR, NOISE, SD, Centroids, Floats, cosine
+from flameche.em.spherical import NOISE, Centroids, Floats, cosine, reach
 from flameche.em.ward import keep_names
+from flameche.errors import ConfigError
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Outcome, World
+from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Method, MethodOptions, Outcome, World
+from flameche.protocol.client import Missing
 from flameche.protocol.given import Given
 from flameche.rng import stream
+from flameche.tables import Clusters, MostClusters, Natural
 
 EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
 WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FEWEST = 4  # clients without which nothing can be said of K
 
 
+class FlamecheOptions(MethodOptions):
+    """FLAMECHE's options, in either of its modes; what `PAPER_ONLY` names belongs to `mode = "paper"`.
+
+    `tau = 0` never reclusters. `clusters = "auto"` chooses K before the first round, up to `most_clusters`.
+    """
+
+    PAPER_ONLY: ClassVar[tuple[str, ...]] = (
+        *("tau", "empty", "init", "m_step", "unit_norm", "missing", "recluster_last"),
+        *("recluster_over", "hide_assignments"),
+    )
+
+    kind: str = "flameche"
+    clusters: Clusters = 4
+    most_clusters: MostClusters = 8
+    mode: Literal["sketch", "paper"] = "sketch"
+    tau: Natural = 10
+    empty: Literal["participants", "seen"] = "participants"
+    init: Literal["partition", "vectors"] = "partition"
+    m_step: Literal["seen", "participants"] = "seen"
+    unit_norm: bool = False
+    missing: Missing = "counts"
+    recluster_last: bool = False
+    recluster_over: Literal["seen", "participants"] = "seen"
+    hide_assignments: bool = False
+
+    @property
+    def by_session(self) -> bool:
+        """Tell whether clusters come from a clustering session: in the default mode they do."""
+        return self.mode == "sketch"
+
+    @property
+    def takes_noise(self) -> bool:
+        """Tell whether metadata may have noise that protects records: in the default mode."""
+        return self.mode == "sketch"
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _earlier(cls, mode: object) -> object:
+        if mode == "robust":
+            raise ConfigError(
+                'method.mode = "robust" is no longer there; "sketch", the default, took its place: '
+                "the same clusters from far fewer sums"
+            )
+        return mode
+
+    def make(self, kind: type[Method], world: World) -> Method:
+        """Build the class of the mode."""
+        if self.mode == "sketch":
+            return FlamecheSketch(world, clusters=self.clusters, most_clusters=self.most_clusters)
+        return kind(world, **self.model_dump(include={"clusters", *self.PAPER_ONLY}))
+
+    def check(self, experiment: Any) -> None:
+        """Refuse options that the mode or the scheme does not have."""
+        scheme, told = experiment.scheme, self.model_dump(exclude_defaults=True)
+        wrong = [key for key in self.PAPER_ONLY if key in told]
+        if self.mode != "paper" and wrong:
+            raise ConfigError(
+                f'method.{wrong[0]} belongs to method.mode = "paper"; the mode is "{self.mode}"'
+            )
+        if self.mode == "paper" and self.clusters == "auto":
+            raise ConfigError(
+                'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a '
+                "number, as flameche select-k finds it"
+            )
+        if self.hide_assignments and scheme.kind in ("plain", "secagg"):
+            raise ConfigError(
+                f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '
+                'opens them on the server; take "bfv", "ckks" or "paillier"'
+            )
+        if self.hide_assignments and scheme.updates != "ckks":
+            raise ConfigError(
+                f'method.hide_assignments: with scheme.updates = "{scheme.updates}" the server sees '
+                'the updates of a cluster, or their sum; set scheme.updates = "ckks"'
+            )
+        if scheme.kind == "secagg" and self.m_step == "seen" and self.missing == "impute":
+            raise ConfigError(
+                'method.missing = "impute" changes metadata every round, which the changes that '
+                'm_step = "seen" sums under secagg cannot follow; take missing = "counts"'
+            )
+
+
 class FlamecheSketch(Living):
     """Clusters from one session; then rounds of training, in which newcomers find their cluster."""
 
+    Options: ClassVar[type[MethodOptions]] = FlamecheOptions
     about: ClassVar[About] = About(
         "FLAMECHE",
         "metadata",
@@ -50,13 +136,15 @@ class FlamecheSketch(Living):
         client="d",
         up="K·d",
         down="K·d",
+        by_metadata=True,
     )
 
-    def __init__(self, world: World, *, clusters: int | Literal["auto"] = 4, most_clusters: int = 8) -> None:
+    def __init__(self, world: World, **options: Any) -> None:
         super().__init__(world, world.cohort(scaled=True), 1)
+        how = FlamecheOptions(**options)
         self.clusters = 1  # until they are known
-        self.choose = clusters == "auto"
-        self.wanted = most_clusters if clusters == "auto" else clusters
+        self.choose = how.clusters == "auto"
+        self.wanted = how.most_clusters if how.clusters == "auto" else how.clusters
         self.exchange = world.exchange(self.cohort)
         self.given = Given(self.cohort)  # knows terms again that drift back
         self.spread = np.full((1, 3), np.nan)
@@ -88,15 +176,22 @@ class FlamecheSketch(Living):
         """Tell whether it is time for a session."""
         there = self.world.reachable(self.present, participants)
         if not self.found:
-            return len(there) >= (fewest(self._least) if self.choose else 2 * self._least)
+            return len(there) >= self._fewest
         return int((self.far & ~self.heard)[there].sum()) >= max(2, self._least)
 
     @property
     def _least(self) -> int:
         return max(1, self.world.min_cluster)
 
+    @property
+    def _fewest(self) -> int:
+        return fewest(self._least) if self.choose else 2 * self._least
+
     def members(self, r: int, participants: Ints) -> Ints:
-        """Choose a session's clients: everybody, or of many those that are far and some others."""
+        """Choose a session's clients: everybody, or of many those that are far and some others.
+
+        Of the others, clients that were in no session come first: the guard refuses few sums over these.
+        """
         there = self.world.reachable(self.present, participants)
         size = session_size(self.wanted, noisy=self.world.noise > 0)
         if len(there) <= size:
@@ -104,7 +199,9 @@ class FlamecheSketch(Living):
         order = stream(self.world.seed, "session", r).permutation(there)
         first = order[np.argsort(~self.far[order], kind="stable")]
         strangers = first[: min(int(self.far[order].sum()), size // 2)]
-        return np.sort(np.append(strangers, order[~np.isin(order, strangers)][: size - len(strangers)]))
+        summed = self.exchange.guard.leverage() > 0
+        others = order[np.argsort(summed[order], kind="stable")]
+        return np.sort(np.append(strangers, others[~np.isin(others, strangers)][: size - len(strangers)]))
 
     def _hold_session(self, r: int, participants: Ints) -> bool:
         """Let a fixed set of clients find clusters, and give everybody the model its cluster comes from."""
@@ -159,7 +256,7 @@ class FlamecheSketch(Living):
         self.assignment = np.where(self.assignment >= count, UNSEEN, self.assignment)
         self.assignment[clients] = label
         if found.choice is not None:
-            self._note(chosen(found.choice, len(clients)))
+            self._note(chosen(found.choice, len(clients), noisy=self.world.noise > 0))
         elif count < self.wanted:
             self._note(
                 f"{count} of {self.wanted} clusters: {len(clients)} clients cannot be told apart further "
@@ -195,7 +292,7 @@ class FlamecheSketch(Living):
             label = self._nearest(clients)
             phi, weight = self.cohort.phi[clients], self.cohort.weight[clients]
             error = 1.0 - cosine(phi, weight, self.centroids)[np.arange(len(clients)), label]
-        far = (error > self._reach()[label]) & ~self.inside[clients].any(axis=1)
+        far = (error > reach(self.spread)[label]) & ~self.inside[clients].any(axis=1)
         return label, far
 
     def _nearest(self, clients: Ints) -> Ints:
@@ -207,17 +304,6 @@ class FlamecheSketch(Living):
     def _share(self, participants: Ints) -> Floats | None:
         """Tell how much participants [n] count for each cluster's model [n K]; None for their own alone."""
         return None
-
-    def _reach(self) -> Floats:
-        """Tell how far from each cluster [K] a client may be that belongs to it; infinite where nobody knows.
-
-        A centroid's own clients are nearer to it than others: the squared distance to a mean of n grows by
-        (n + 1) / (n - 1) for one that is not among them.
-        """
-        count, mean, deviation = self.spread.T
-        grown = (count + 1) / np.maximum(count - 1, 1)
-        reach: Floats = np.where(count > 1, (mean + FAR * SD * deviation) * grown, np.inf)
-        return np.where(np.isfinite(reach), reach, np.inf)
 
     def drift(self, clients: Ints, metadata: Metadata) -> None:
         """Give clients [n] new metadata; they find their cluster anew when they next take part."""
@@ -251,9 +337,9 @@ class FlamecheSketch(Living):
         """Take a last E-step over all clients; DBI and CH follow from the centroids, so nothing is opened."""
         final = np.full(self.world.clients, UNSEEN, np.int64)
         if not self.found:
-            few = f"{len(self.present)} clients are too few for scheme.min_cluster = {self._least}"
+            few = too_few(len(self.present), self._least)
             ended = "no clustering session came to its end, since clients were lost or a sum was not opened"
-            why = few if len(self.present) < 2 * self._least else ended
+            why = few if len(self.present) < self._fewest else ended
             self._note(f"no clusters: {why}; all trained one model")
             final[self.present] = 0
             return Outcome(final)
@@ -261,6 +347,7 @@ class FlamecheSketch(Living):
         final[self.present] = np.where(told == UNSEEN, self.assignment[self.present], told)
         dbi, ch = criteria(self.centroids, self.spread[:, 0])
         spread = self.spread.copy()
+        spread[spread[:, 0] == 1, 1] = np.nan  # one client's distance to itself
         spread[:, 0] = np.bincount(final[self.present], minlength=self.clusters)
         keep: Arrays = {"theta": self.centroids.theta, "mass": self.centroids.mass, "spread": spread}
         return Outcome(final, dbi, ch, {**keep, "label": np.arange(self.clusters)})
@@ -291,12 +378,26 @@ def fewest(least: int) -> int:
     return max(FEWEST, 2 * least)
 
 
-def chosen(choice: Choice, clients: int) -> str:
+def too_few(clients: int, least: int) -> str:
+    """Say why so few clients get no clusters, or no choice of K, and what would help."""
+    if clients < 2 * least:
+        return (
+            f"{clients} clients are too few for scheme.min_cluster = {least}, which takes {2 * least}; more "
+            "clients would help, or, where all parties agree, a lower scheme.min_cluster (SECURITY.md)"
+        )
+    return (
+        f"{clients} clients are too few to choose the number of clusters, which takes {fewest(least)}; "
+        "set method.clusters to a number"
+    )
+
+
+def chosen(choice: Choice, clients: int, noisy: bool = False) -> str:
     """Say which K was chosen, and how clearly, for the reader of a run."""
     if choice.more:
         return f"K = {choice.k}, the most allowed; more would fit (method.most_clusters)"
     if choice.k == 1:
-        return f"K = 1: {clients} clients show no groups that are clearly apart"
+        hidden = "; the noise of privacy.epsilon may hide groups" if noisy else ""
+        return f"K = 1: {clients} clients show no groups that are clearly apart{hidden}"
     return f"K = {choice.k} chosen from the clustering session of {clients} clients"
 
 

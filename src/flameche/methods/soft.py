@@ -28,14 +28,41 @@ from flameche.em.gaussian import Full
 from flameche.em.mixture import Family
 from flameche.em.sketch import Sketch
 from flameche.em.spherical import Floats
+from flameche.errors import ConfigError
 from flameche.metadata.extractors import Metadata
-from flameche.methods.base import About, Arrays, Ints, Outcome, World
+from flameche.methods.base import About, Arrays, Ints, MethodOptions, Outcome, World
 from flameche.methods.sketch import FlamecheSketch
+from flameche.tables import Clusters, MostClusters
+
+
+class SoftOptions(MethodOptions):
+    """Soft EM after a clustering session; the family "full" is of the session's sketches."""
+
+    kind: str = "flameche-soft"
+    clusters: Clusters = 4
+    most_clusters: MostClusters = 8
+    family: FamilyName = "full"
+    training: Literal["likeliest", "weighted"] = "likeliest"
+
+    @property
+    def by_session(self) -> bool:
+        """Tell that clusters come from a clustering session."""
+        return True
+
+    def check(self, experiment: Any) -> None:
+        """Refuse a mixture over label counts where clusters are found by something else."""
+        kind = experiment.metadata.kind
+        if self.family == "multinomial" and kind != "label-counts":
+            raise ConfigError(
+                f'method.family = "multinomial" is of label counts, metadata.kind is "{kind}"; '
+                'take metadata.kind = "label-counts"'
+            )
 
 
 class Soft(FlamecheSketch):
     """Distributed EM over a mixture of an exponential family."""
 
+    Options: ClassVar[type[MethodOptions]] = SoftOptions
     about: ClassVar[About] = About(
         "FLAMECHE soft",
         "metadata",
@@ -45,19 +72,13 @@ class Soft(FlamecheSketch):
         client="K·d",
         up="K·d",
         down="K·d",
+        by_metadata=True,
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int | Literal["auto"] = 4,
-        most_clusters: int = 8,
-        family: FamilyName = "full",
-        training: Literal["likeliest", "weighted"] = "likeliest",
-    ) -> None:
-        super().__init__(world, clusters=clusters, most_clusters=most_clusters)
-        self.family, self.weighted = family, training == "weighted"
+    def __init__(self, world: World, **options: Any) -> None:
+        how = SoftOptions(**options)
+        super().__init__(world, clusters=how.clusters, most_clusters=how.most_clusters)
+        self.family, self.weighted = how.family, how.training == "weighted"
         self.metadata = world.metadata
         self.mixture: Mixture | None = None
         self.resp = np.zeros((world.clients, 1))  # what clients have told; zeros for one not placed

@@ -11,12 +11,15 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.sparse.csgraph import connected_components
 
-from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
+from flameche.errors import ConfigError
+from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, MethodOptions, Outcome, World
+from flameche.tables import Count
 from flameche.training.geometry import cosines
 from flameche.training.models import average
 from flameche.training.trainer import Pull, Sgd
@@ -25,9 +28,28 @@ FIRST_LR = 0.01  # of the SGD behind first updates, whose directions count
 SEARCHED = "all clients' first updates, to search the threshold"
 
 
+class StoCflOptions(MethodOptions):
+    """Clusters merge while similar; without `threshold`, one is searched on everybody's updates."""
+
+    kind: str = "stocfl"
+    clusters: Count = 4
+    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    mu: float = Field(default=0.05, ge=0)
+    first: Literal["sgd", "adam"] = "sgd"
+
+    def check(self, experiment: Any) -> None:
+        """Refuse first updates by an optimiser that there is not."""
+        if self.first == "adam" and experiment.training.optimiser == "sgd":
+            raise ConfigError(
+                'method.first = "adam" is the Adam of all training, training.optimiser = "sgd" has none; '
+                'take first = "sgd"'
+            )
+
+
 class StoCfl:
     """Row 0 is the global model, row 1 + k cluster k's; clusters only merge."""
 
+    Options: ClassVar[type[MethodOptions]] = StoCflOptions
     about: ClassVar[About] = About(
         "StoCFL",
         "server-side",
@@ -39,17 +61,10 @@ class StoCfl:
         down="R·M",
     )
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        clusters: int = 4,
-        threshold: float | None = None,
-        mu: float = 0.05,
-        first: Literal["sgd", "adam"] = "sgd",
-    ) -> None:
-        self.world, self.wanted, self.threshold, self.mu = world, clusters, threshold, mu
-        self.sgd = Sgd(FIRST_LR) if first == "sgd" else None
+    def __init__(self, world: World, **options: Any) -> None:
+        how = StoCflOptions(**options)
+        self.world, self.wanted, self.threshold, self.mu = world, how.clusters, how.threshold, how.mu
+        self.sgd = Sgd(FIRST_LR) if how.first == "sgd" else None
         self.anchor = world.initial_models(1)
         self.models = world.initial_models(1)
         self.psi = self.anchor.minus(self.anchor).pick(np.zeros(world.clients, np.int64))

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from flameche.errors import ConfigError
-from flameche.models.lenet import LeNet5
-from flameche.models.resnet import ResNet18
-from flameche.models.small import SmallCNN
+from flameche.registry import MODELS
 
 Shape = tuple[int, int, int]
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "lenet5": LeNet5,
-    "resnet18": ResNet18,
-    "resnet18-small": partial(ResNet18, stem="small"),
-    "resnet18-unpooled": partial(ResNet18, stem="unpooled"),
-    "small-cnn": SmallCNN,
-}
 SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1, "resnet18-small": 1, "resnet18-unpooled": 1}
 
 
@@ -47,7 +34,7 @@ def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
             f"model.kind = {kind!r} needs images of at least {SMALLEST_SIDE[kind]} pixels a side, "
             f"these have {shape[1]}x{shape[2]}; try 'small-cnn'"
         )
-    factory = MODELS.get(kind) or _user_factory(kind)
+    factory: Callable[[Shape, int], nn.Module] = MODELS[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
         try:
@@ -61,29 +48,6 @@ def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
                 f"model.kind = {kind!r} fails on images of shape {shape}: {type(problem).__name__}: {reason}"
             ) from problem
     return model
-
-
-def _user_factory(kind: str) -> Callable[[Shape, int], nn.Module]:
-    module_name, _, name = kind.partition(":")
-    if not name:
-        raise ConfigError(
-            f"model.kind = {kind!r}: expected one of {', '.join(MODELS)}, 'auto', or 'package.module:factory'"
-        )
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:  # an installed command does not look where the user stands
-        sys.path.insert(0, here)
-    try:
-        factory: Callable[[Shape, int], nn.Module] = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as problem:
-        raise ConfigError(
-            f"model.kind = {kind!r} cannot be imported: {problem}; modules are looked for in the current "
-            "folder and among installed packages"
-        ) from problem
-    finally:
-        if added:
-            sys.path.remove(here)
-    return factory
 
 
 def _check(model: nn.Module, kind: str, shape: Shape, classes: int) -> None:

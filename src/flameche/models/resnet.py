@@ -66,3 +66,17 @@ class ResNet18(nn.Module):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(x.mean((2, 3)))  # average pooling whose gradient is deterministic on a GPU
         return logits
+
+
+class SmallStem(ResNet18):
+    """ResNet-18 with a 3x3 stem, without stride or pooling."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(shape, classes, "small")
+
+
+class UnpooledStem(ResNet18):
+    """ResNet-18 without the pooling of its stem."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(shape, classes, "unpooled")

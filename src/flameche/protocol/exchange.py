@@ -48,8 +48,11 @@ class Exchange:
     def shared_sums(
         self, what: str, terms: Floats, clients: Ints, share: Floats, kind: Kind = "sum"
     ) -> Floats:
-        """Sum terms [n S] by the clients' shares in each cluster [n K], which the server knows; as `sums`."""
-        length, count = terms.shape[1], share.shape[1]
+        """Sum terms by the clients' shares in each cluster [n K], which the server knows; as `sums`.
+
+        terms [n S], or [n K S] where a client has another term for each cluster.
+        """
+        length, count = terms.shape[-1], share.shape[1]
         sums = np.full((count, length), np.nan)
         members = [np.flatnonzero(share[:, k]) for k in range(count)]
         admitted = [
@@ -61,7 +64,7 @@ class Exchange:
         self._ledger.summed("metadata", wanted, np.isin(np.arange(count), admitted))
         if not admitted:
             return sums
-        given = share[:, admitted]
+        given, terms = share[:, admitted], terms if terms.ndim == 2 else terms[:, admitted]
         who = np.flatnonzero(given.sum(axis=1))
         total = self._total(terms[who], given[who], clients[who])
         if total is None:
@@ -74,11 +77,14 @@ class Exchange:
         return sums
 
     def _total(self, terms: Floats, share: Floats, clients: Ints) -> Floats | None:
-        """Add the clients' vectors, terms [n S] by shares [n blocks]; None where no sum could be formed."""
+        """Add the clients' terms by shares [n blocks]; None where no sum could be formed."""
         if self._in_the_clear:
             with self._ledger.clock("server", "clustering"):
-                total: Floats = (share.T @ terms).ravel()
-            self._ledger.sent("exchange", clients, 8 * terms.shape[1])
+                if terms.ndim == 3:
+                    total: Floats = np.einsum("nk,nks->ks", share, terms).ravel()
+                else:
+                    total = (share.T @ terms).ravel()
+            self._ledger.sent("exchange", clients, 8 * terms.shape[-1])
             return total
         flat = by_share(terms, share)
         return (
@@ -120,6 +126,6 @@ def sealed_sum(
 
 
 def by_share(terms: Floats, share: Floats) -> Floats:
-    """Write terms [n S] as vectors with a block for each cluster, by shares [n K]: [n K*S]."""
-    vectors: Floats = share[:, :, None] * terms[:, None, :]
-    return vectors.reshape(len(terms), share.shape[1] * terms.shape[1])
+    """Write terms, [n S] or [n K S], as vectors with a block for each cluster, by shares [n K]: [n K*S]."""
+    vectors: Floats = share[:, :, None] * (terms[:, None, :] if terms.ndim == 2 else terms)
+    return vectors.reshape(len(terms), share.shape[1] * terms.shape[-1])

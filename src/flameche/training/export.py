@@ -13,13 +13,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flameche.errors import StoreError
+from flameche.errors import BadInput, StoreError
 from flameche.models.build import choose_kind
 from flameche.models.features import DIVIDE_BY, SUBTRACT, to_input
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models, write_module
 
-PROGRAM = ".pt2"
+PROGRAM, WEIGHTS = ".pt2", ".pt"
+
+
+def check_form(path: Path) -> None:
+    """Refuse a file name whose end does not say in which form a model is to be written."""
+    if path.suffix not in (PROGRAM, WEIGHTS):
+        raise BadInput(
+            f'{path}: a model is written as FILE{PROGRAM} (runs anywhere) or FILE{WEIGHTS} (weights), not "'
+            f'{path.suffix}"'
+        )
 
 
 class FromBytes(nn.Module):
