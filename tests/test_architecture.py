@@ -58,7 +58,7 @@ HOME = {
         )
     },
     "rich": {"display", "cli"},
-    "pydantic": {"tables", "metadata", "methods", "experiments"},
+    "pydantic": {"tables", "data", "metadata", "methods", "experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
