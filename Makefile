@@ -5,13 +5,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+CODE := src tests examples reproduction benchmarks
 
 .PHONY: setup demo test check lint types tables clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml reproduction/pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[dev,flower]' -e ./benchmarks -e ./reproduction
 	@touch $@
 
 setup: $(STAMP)
@@ -22,8 +24,8 @@ demo: $(STAMP)
 check: $(STAMP) lint types
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests experiments examples reproduction
-	$(BIN)/ruff format --check src tests experiments examples reproduction
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -23,18 +23,19 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "src"))
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
 
 from flameche.data import available  # noqa: E402
 from flameche.errors import BadInput, FlamecheError  # noqa: E402
-from flameche.experiments.guess import Clock  # noqa: E402
-from flameche.experiments.paper import Choice, Entry, Planned, entry_named  # noqa: E402
-from flameche.experiments.play import News  # noqa: E402
 from flameche.experiments.provenance import COMMIT  # noqa: E402
-from flameche.experiments.store import has_checkpoint  # noqa: E402
-from flameche.experiments.stored import Line, Lines, Stored, trained  # noqa: E402
-from flameche.experiments.sweep import default_jobs, missing, sweep, unique  # noqa: E402
+from flameche.experiments.run_folder import has_checkpoint  # noqa: E402
 from flameche.training.device import choose_device, device_name  # noqa: E402
+from flameche_reproduction.catalogue import find_entry  # noqa: E402
+from flameche_reproduction.planned_runs import CatalogueEntry, PlannedRun, Selection  # noqa: E402
+from flameche_reproduction.results_index import ResultLine, ResultsFile, ResultsIndex, is_trained  # noqa: E402
+from flameche_reproduction.run_worker import RunEvent  # noqa: E402
+from flameche_reproduction.runtime_estimate import RuntimeEstimator  # noqa: E402
+from flameche_reproduction.sweep import default_jobs, missing_runs, sweep, unique_runs  # noqa: E402
 
 LINES = "runs.jsonl"
 SETTING = "data.heterogeneity="
@@ -46,12 +47,12 @@ class Item:
     """A part of the plan: some rows of a table, with overrides that are laid over all of them."""
 
     title: str
-    entry: Entry
+    entry: CatalogueEntry
     rows: tuple[str, ...]
-    choice: Choice
+    choice: Selection
     seconds: float | None  # of one run that has the device to itself, until one has been measured
 
-    def runs(self) -> list[Planned]:
+    def runs(self) -> list[PlannedRun]:
         """List the runs, the first seeds of all rows first."""
         return [run for run in self.entry.plan(self.choice) if run.row in self.rows]
 
@@ -89,8 +90,8 @@ def _item(where: str, table: Mapping[str, Any]) -> Item:
     seconds = table.get("seconds")
     if seconds is not None and not (type(seconds) in (int, float) and seconds > 0):
         raise BadInput(f"{where}: seconds must be a positive number")
-    entry = entry_named(str(table["table"]))
-    choice = Choice(*(tuple(lists[key]) for key in ("datasets", "settings", "rows", "seeds", "set")))
+    entry = find_entry(str(table["table"]))
+    choice = Selection(*(tuple(lists[key]) for key in ("datasets", "settings", "rows", "seeds", "set")))
     try:
         choice.check(entry.rows or ())
     except BadInput as problem:
@@ -107,18 +108,18 @@ class Estimates:
     A run's wall time is divided by the number of processes that shared the device, which its line tells.
     """
 
-    def __init__(self, items: Iterable[Item], stored: Stored, device: str, jobs: int) -> None:
+    def __init__(self, items: Iterable[Item], stored: ResultsIndex, device: str, jobs: int) -> None:
         self.jobs, self._machine = jobs, _machine(device_name(device))
-        self._clock = Clock(stored.lines(), device)
+        self._clock = RuntimeEstimator(stored.lines(), device)
         self._planned = {(run.hash, run.seed): item.seconds for item in items for run in item.runs()}
         self._shares: dict[Any, list[float]] = {}
         for line in stored.lines():
             self.add(line)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: ResultLine) -> None:
         """Take in a finished run that was measured on this device beside a known number of others."""
         here = line.get("device") and _machine(line["device"]) == self._machine
-        if here and trained(line) and line.get("jobs") and line.get("wall_s"):
+        if here and is_trained(line) and line.get("jobs") and line.get("wall_s"):
             key = self._kind(line["dataset"], line["overrides"])
             self._shares.setdefault(key, []).append(line["wall_s"] / line["jobs"])
 
@@ -126,13 +127,13 @@ class Estimates:
     def _kind(dataset: str, overrides: Iterable[str]) -> Any:
         return dataset, frozenset(word for word in overrides if not word.startswith(SETTING))
 
-    def tell(self, run: Planned) -> tuple[float, str]:
+    def estimate(self, run: PlannedRun) -> tuple[float, str]:
         """Give seconds, and where they are from."""
         if shares := self._shares.get(self._kind(run.dataset, run.overrides)):
             return statistics.median(shares) * self.jobs, "measured"
         if seconds := self._planned.get((run.hash, run.seed)):
             return seconds * self.jobs, "plan"
-        guess = self._clock.tell(run)
+        guess = self._clock.estimate(run)
         return guess.seconds, "similar runs" if guess.measured else "guess"
 
 
@@ -142,17 +143,17 @@ def _machine(device: str) -> str:
 
 
 def show(
-    items: Sequence[Item], stored: Stored, estimates: Estimates, runs: Path | None, seconds: float
+    items: Sequence[Item], stored: ResultsIndex, estimates: Estimates, runs: Path | None, seconds: float
 ) -> None:
     """Print what is left of every part of the plan, and mark what a call of so many seconds would take."""
     free, seen, total, of = [0.0] * estimates.jobs, set[tuple[str, int]](), 0.0, 0
     for item in items:
-        wanted = [run for run in unique(item.runs()) if (run.hash, run.seed) not in seen]
+        wanted = [run for run in unique_runs(item.runs()) if (run.hash, run.seed) not in seen]
         seen |= {(run.hash, run.seed) for run in wanted}
-        todo = missing(wanted, stored)
+        todo = missing_runs(wanted, stored)
         print(f"{item.title}: {len(wanted)} runs, {len(wanted) - len(todo)} there, {len(todo)} left")
         for run in todo:
-            took, source = estimates.tell(run)
+            took, source = estimates.estimate(run)
             total, of = total + took, of + 1
             first = min(range(len(free)), key=lambda i: free[i])
             mark = "  "
@@ -179,25 +180,25 @@ def work(
 ) -> int:
     """Run what is left, by priority, as far as the time goes; give how many runs failed."""
     start = time.monotonic()
-    stored = Stored([runs], [results, out])
-    planned = unique(run for item in items for run in item.runs())
-    todo = missing(planned, stored)
+    stored = ResultsIndex([runs], [results, out])
+    planned = unique_runs(run for item in items for run in item.runs())
+    todo = missing_runs(planned, stored)
     absent = {info.name for info in available() if not info.found} & {run.dataset for run in todo}
     estimates = Estimates(items, stored, device, jobs)
-    about = {"jobs": min(jobs, max(1, len(todo)))}
-    Lines(out / LINES).merge({**line, **about} for line in stored.in_folders(planned))
+    extra = {"jobs": min(jobs, max(1, len(todo)))}
+    ResultsFile(out / LINES).merge({**line, **extra} for line in stored.in_folders(planned))
 
     def passed() -> float:
         return time.monotonic() - start
 
-    def fits(run: Planned) -> bool:
-        return passed() < seconds and (begin_all or passed() + estimates.tell(run)[0] <= seconds)
+    def should_start(run: PlannedRun) -> bool:
+        return passed() < seconds and (begin_all or passed() + estimates.estimate(run)[0] <= seconds)
 
-    def watch(run: Planned, news: News) -> None:
-        if news.kind == "done" and news.line:
-            estimates.add({**news.line, **about})
-        if news.kind != "round":
-            print(f"{passed():5.0f} s  {run.label}: {_told(news, estimates, run)}", flush=True)
+    def on_event(run: PlannedRun, event: RunEvent) -> None:
+        if event.kind == "done" and event.line:
+            estimates.add({**event.line, **extra})
+        if event.kind != "round":
+            print(f"{passed():5.0f} s  {run.label}: {_describe(event, estimates, run)}", flush=True)
 
     def stop(*_: object) -> None:
         raise OutOfTime
@@ -209,7 +210,16 @@ def work(
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, max(seconds - passed(), 1e-3))
     try:
-        swept = sweep(todo, runs, out / LINES, device=device, jobs=jobs, watch=watch, fits=fits, about=about)
+        swept = sweep(
+            todo,
+            runs,
+            out / LINES,
+            device=device,
+            jobs=jobs,
+            on_event=on_event,
+            should_start=should_start,
+            extra=extra,
+        )
     except OutOfTime:
         print(f"{passed():5.0f} s  time is over; what was begun goes on from its checkpoint in {runs}")
         return 0
@@ -222,12 +232,12 @@ def work(
     return len(swept.failed)
 
 
-def _told(news: News, estimates: Estimates, run: Planned) -> str:
-    if news.kind == "begin":
-        return "begins, about {:.0f} s ({})".format(*estimates.tell(run))
-    if news.line is None:
-        return f"{news.kind}: {news.why}"
-    line = news.line
+def _describe(event: RunEvent, estimates: Estimates, run: PlannedRun) -> str:
+    if event.kind == "begin":
+        return "begins, about {:.0f} s ({})".format(*estimates.estimate(run))
+    if event.line is None:
+        return f"{event.kind}: {event.why}"
+    line = event.line
     accuracy = "" if line.get("accuracy") is None else f"{100 * line['accuracy']:.2f}%, "
     ari = "" if line.get("ari") is None else f"ARI {line['ari']:.2f}, "
     return f"done, {accuracy}{ari}{line['wall_s']:.0f} s"
@@ -238,12 +248,12 @@ def collect(items: Sequence[Item], folders: Sequence[Path], results: Path) -> No
     for folder in folders:
         if not any(folder.glob("*.jsonl")):
             raise BadInput(f"{folder}: no finished runs (*.jsonl) there")
-    found, kept = Stored([], folders), 0
+    found, kept = ResultsIndex([], folders), 0
     for keep in dict.fromkeys(item.entry.keep for item in items):
-        own = unique(run for item in items if item.entry.keep == keep for run in item.runs())
+        own = unique_runs(run for item in items if item.entry.keep == keep for run in item.runs())
         lines = [line for run in own if (line := found.find(run)) is not None]
         kept += len(lines)
-        added = Lines(results / f"{keep}.jsonl").merge(lines)
+        added = ResultsFile(results / f"{keep}.jsonl").merge(lines)
         print(f"{results / keep}.jsonl: {added} lines added, {len(lines) - added} there already")
     if other := sum(1 for _ in found.lines()) - kept:
         print(f"{other} lines are not of the plan, or double; they stay where they are")
@@ -282,7 +292,7 @@ def main(words: Sequence[str] | None = None) -> int:
         left = [run for item in items for run in item.runs()]
         jobs = given.jobs or default_jobs(left, device)
         if given.command == "list":
-            stored = Stored([runs], [given.results, given.out])
+            stored = ResultsIndex([runs], [given.results, given.out])
             show(items, stored, Estimates(items, stored, device, jobs), runs, given.seconds)
             return 0
         if given.commit:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import flameche
+from flameche.companions import FOLDERS
 
 ROOT = Path(flameche.__file__).parent
 ORDER = [
     *(
         "errors",
+        "companions",
         "tables",
         "registry",
         "rng",
@@ -29,9 +31,9 @@ ORDER = [
         "clustering",
         "methods",
     ),
-    *("simulation", "network", "experiments", "report", "flower", "display", "options", "bench", "keys"),
+    *("simulation", "network", "experiments", "report", "flower", "display", "options", "keys"),
     *("joining", "auditing", "choosing", "deploying"),
-    *("watching", "listing", "reproducing", "api", "answering", "cli", "__main__"),
+    *("api", "answering", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -41,31 +43,29 @@ HOME = {
     "tenseal": {"crypto"},
     "gmpy2": {"crypto"},
     "cryptography": {"crypto", "flower"},
-    "flwr": {"flower", "bench"},
-    "ray": {"experiments"},
+    "flwr": {"flower"},
     "dp_accounting": {"privacy"},
     "typer": {
         *(
             "cli",
             "options",
-            "bench",
             "keys",
             "joining",
             "auditing",
             "choosing",
             "deploying",
-            "reproducing",
             "answering",
         )
     },
-    "rich": {"display", "cli", "bench"},
-    "pydantic": {"tables", "metadata", "methods", "experiments"},
+    "rich": {"display", "cli"},
+    "pydantic": {"tables", "data", "metadata", "methods", "experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+REPOSITORY = Path(__file__).parents[1]
+PYPROJECT = REPOSITORY / "pyproject.toml"
 
 
 def package(file):
@@ -107,6 +107,35 @@ def test_every_file_opens_with_the_one_job_it_has(file):
     text = ast.get_docstring(ast.parse(file.read_text()))
     assert text, "no docstring"
     assert text.splitlines()[0].endswith((".", ":")) or "." in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_the_library_imports_no_companion(file):
+    assert not {name.split(".")[0] for name in imports(file)} & set(FOLDERS)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_benchmarks_do_not_import_the_reproduction_and_each_package_has_its_folder(package):
+    folder = REPOSITORY / FOLDERS[package]
+    files = sorted((folder / package).rglob("*.py"))
+    assert files and tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+    others = {"flameche_reproduction"} if package == "flameche_benchmarks" else set()
+    assert not {name.split(".")[0] for file in files for name in imports(file)} & others
+
+
+def test_the_wheel_holds_the_library_alone():
+    found = tomllib.loads(PYPROJECT.read_text())["tool"]["setuptools"]
+    assert found["packages"] == {"find": {"where": ["src"]}}
+    folders = {place.name for place in (REPOSITORY / "src").iterdir() if place.suffix != ".egg-info"}
+    assert folders - {"__pycache__"} == {"flameche"}
+
+
+def test_a_companion_packages_modules_are_all_in_its_wheel():
+    for package, name in FOLDERS.items():
+        named = tomllib.loads((REPOSITORY / name / "pyproject.toml").read_text())["tool"]["setuptools"]
+        folders = {file.parent for file in (REPOSITORY / name / package).rglob("*.py")}
+        found = {".".join(place.relative_to(REPOSITORY / name).parts) for place in folders}
+        assert set(named["packages"]) == found
 
 
 def test_every_package_is_in_the_order():

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from flameche.errors import ConfigError
+from flameche.experiments.assign_client import assign_new_client
 from flameche.experiments.config import Experiment, load_experiment, parse_experiment
 from flameche.experiments.run import cluster_experiment, run_experiment
-from flameche.experiments.welcome import welcome
 from flameche.report import write_report as write_report_to
 from flameche.training.device import choose_device
 
@@ -58,7 +58,7 @@ def assign(
     """
     own = data if isinstance(data, tuple) else Path(data)
     where = None if model is None else Path(model)
-    return welcome(Path(run), own, model=where, device=choose_device(device))
+    return assign_new_client(Path(run), own, model=where, device=choose_device(device))
 
 
 def write_report(runs: str | Path | None, out: str | Path, results: str | Path | None = None) -> Path:

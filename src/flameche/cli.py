@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +13,8 @@ import typer
 
 from flameche.answering import answer
 from flameche.auditing import audit
-from flameche.bench.command import app as bench_app
-from flameche.bench.command import overhead
 from flameche.choosing import select_k
+from flameche.companions import COMMANDS, HOW_TO_INSTALL, is_installed, load
 from flameche.deploying import app as deploy_app
 from flameche.display import log, out_console, print_json, print_rows, print_runs, progress_bar, scores
 from flameche.joining import assign
@@ -32,7 +31,6 @@ from flameche.options import (
     TrainerOption,
     VersionOption,
 )
-from flameche.reproducing import Spaced, reproduce
 
 app = typer.Typer(
     help="Clustered federated learning in which the server only adds.",
@@ -40,14 +38,35 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(bench_app, name="bench")
-app.command()(overhead)
 app.command()(assign)
 app.command()(audit)
 app.command("select-k")(select_k)
-app.command(cls=Spaced)(reproduce)
 app.add_typer(keys_app, name="keys")
 app.add_typer(deploy_app, name="deploy")
+
+
+def add_companion_commands() -> None:
+    """Add the commands of companion packages; where one is not installed, its commands say how to get it."""
+    for package in dict.fromkeys(COMMANDS.values()):
+        if is_installed(package):
+            load(package, "command", package).add_to(app)
+    for name, package in COMMANDS.items():
+        if not is_installed(package):
+            anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+            told = f"Not installed; {HOW_TO_INSTALL}."
+            app.command(name, help=told, context_settings=anything)(_refusing(name, package))
+
+
+def _refusing(name: str, package: str) -> Callable[[], None]:
+    """Make a command that says which package it needs."""
+
+    def refuse() -> None:
+        load(package, "command", f"`flameche {name}`")
+
+    return refuse
+
+
+add_companion_commands()
 
 
 def usable_schemes(needs: str, family: str) -> str:

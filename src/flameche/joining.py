@@ -29,10 +29,10 @@ def assign(
     as_json: JsonOption = False,
 ) -> None:
     """Give a new client its cluster and model after training: one E-step, nothing is retrained."""
-    from flameche.experiments.welcome import welcome
+    from flameche.experiments.assign_client import assign_new_client
     from flameche.training.device import choose_device
 
-    found = welcome(run, data, client=client, model=model, device=choose_device(device))
+    found = assign_new_client(run, data, client=client, model=model, device=choose_device(device))
     if as_json:
         print_json(found)
         return

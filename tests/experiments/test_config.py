@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from flameche.errors import ConfigError
-from flameche.experiments import events, overrides, wording
+from flameche.experiments import error_messages, events, overrides
 from flameche.experiments.config import config_hash, load_experiment, parse_experiment, to_toml
 from flameche.experiments.schema import DataConfig, Experiment
 from flameche.methods.fedavg import FedAvgOptions
@@ -805,10 +805,10 @@ def test_any_override_is_taken_or_refused_in_one_line(text: str) -> None:
 # Architecture
 
 
-@pytest.mark.parametrize("module", [events, overrides, wording])
+@pytest.mark.parametrize("module", [events, overrides, error_messages])
 def test_the_wording_of_errors_needs_no_torch(module: Any) -> None:
     tree = ast.walk(ast.parse(Path(module.__file__).read_text()))
     imported = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
     ours = {name for name in imported if name.split(".")[0] in {"flameche", "torch", "numpy"}}
-    siblings = {f"flameche.experiments.{name}" for name in ("events", "overrides", "wording")}
+    siblings = {f"flameche.experiments.{name}" for name in ("events", "overrides", "error_messages")}
     assert ours <= {"flameche.errors", "flameche.tables", *siblings}

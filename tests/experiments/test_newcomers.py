@@ -18,6 +18,7 @@ from flameche.data import load_dataset, parse_transform
 from flameche.data.formats import read_client
 from flameche.data.heterogeneity import default_transforms
 from flameche.errors import DataError, StoreError
+from flameche.experiments.assign_client import assign_new_client
 from flameche.experiments.config import load_experiment, parse_experiment
 from flameche.experiments.newcomers import (
     Finished,
@@ -29,7 +30,6 @@ from flameche.experiments.newcomers import (
     sureness,
 )
 from flameche.experiments.run import run_experiment
-from flameche.experiments.welcome import welcome
 from flameche.metadata.extractors import ClientSamples, Metadata, mean_images
 from flameche.models import build_model
 from flameche.training.export import save_model
@@ -85,7 +85,7 @@ def test_clients_of_every_group_that_come_later_are_assigned_right_and_served_we
     run, right = runs[mode], truth(runs[mode])
     for seed in range(5):
         for group, x, y in newcomers(seed):
-            found = welcome(run, (x, y))
+            found = assign_new_client(run, (x, y))
             assert found["cluster"] == right[group] and found["margin"] > 0
             assert found["sure"] > 0.99 and not found["far"]
             assert all(note.startswith("no samples of class") for note in found["notes"])
@@ -100,7 +100,7 @@ def test_clients_of_every_group_that_come_later_are_assigned_right_and_served_we
 def test_one_that_belongs_nowhere_is_told_so(runs, mode):
     view = parse_transform("invert", classes=10, shape=(1, 8, 8))
     for _, x, y in newcomers(0):
-        found = welcome(runs[mode], (view.images(x), y))
+        found = assign_new_client(runs[mode], (view.images(x), y))
         assert found["far"] and any("it may belong to none" in note for note in found["notes"])
 
 
@@ -122,21 +122,21 @@ def test_a_client_of_the_run_is_assigned_as_in_the_run(runs):
     federation, _ = load_federation(experiment, 0)
     clusters = json.loads((runs["sketch"] / "summary.json").read_text())["assignment_final"]
     for i in range(20):
-        assert welcome(runs["sketch"], federation.train.of(i))["cluster"] == clusters[i]
+        assert assign_new_client(runs["sketch"], federation.train.of(i))["cluster"] == clusters[i]
 
 
 def test_missing_classes_are_fine_and_told(runs):
     right = truth(runs["sketch"])
     for group, x, y in newcomers(1, samples=200):
         some = y < 3
-        found = welcome(runs["sketch"], (x[some], y[some]))
+        found = assign_new_client(runs["sketch"], (x[some], y[some]))
         assert found["cluster"] == right[group] and found["missing_classes"] == [3, 4, 5, 6, 7, 8, 9]
         assert any("no samples of class 3, 4, 5, 6, 7, 8, 9" in note for note in found["notes"])
 
 
 def test_a_single_image_is_assigned_with_doubt(runs):
     _, x, y = next(newcomers(0))
-    found = welcome(runs["sketch"], (x[:1], y[:1]))
+    found = assign_new_client(runs["sketch"], (x[:1], y[:1]))
     assert found["sure"] is None and found["cluster"] in range(4)
 
 
@@ -144,18 +144,18 @@ def test_a_shared_basis_travels_with_the_run(runs):
     right = truth(runs["pca"])
     with np.load(runs["pca"] / "clusters.npz") as kept:
         assert kept["axes"].shape == (20, 64)
-    hits = [welcome(runs["pca"], (x, y))["cluster"] == right[group] for group, x, y in newcomers(0)]
+    hits = [assign_new_client(runs["pca"], (x, y))["cluster"] == right[group] for group, x, y in newcomers(0)]
     assert all(hits)
 
 
 def test_metadata_that_are_no_means_say_nothing_of_how_sure_they_are(runs):
     _, x, y = next(newcomers(0))
-    assert welcome(runs["counts"], (x, y))["sure"] is None
+    assert assign_new_client(runs["counts"], (x, y))["sure"] is None
 
 
 def test_clusters_below_the_guards_least_say_neither_size_nor_spread(runs):
     _, x, y = next(newcomers(0))
-    found = welcome(runs["guarded"], (x, y))
+    found = assign_new_client(runs["guarded"], (x, y))
     run = Finished.read(runs["guarded"])
     small = np.flatnonzero(run.spread[:, 0] == 0)
     assert len(small) and np.isnan(run.spread[small, 1:]).all()
@@ -239,7 +239,7 @@ def test_what_is_kept_is_compact_written_like_the_rest_and_before_the_summary(ru
 def test_a_run_played_afresh_forgets_what_was_kept(tmp_path):
     experiment = load_experiment(ROOT / "experiments" / "digits.toml", ["rounds=1", "training.epochs=1"])
     _, path = run_experiment(experiment, 0, tmp_path)
-    from flameche.experiments.store import RunFolder
+    from flameche.experiments.run_folder import RunFolder
 
     with RunFolder(path) as folder:
         folder.clear()
@@ -434,7 +434,7 @@ def test_the_readmes_lines_score_the_same_without_flameche(runs, own_model, tmp_
     _, x, y = next(newcomers(3, samples=150))
     np.savez(tmp_path / "site.npz", x=x, y=y)
     run = own_model if whose == "own" else runs[whose]
-    found = welcome(run, (x, y), model=tmp_path / form)
+    found = assign_new_client(run, (x, y), model=tmp_path / form)
     if form == "site.pt":
         snippet += "\nimages = images.float() / scale['divide_by'] - scale['subtract']"
     done = subprocess.run(
@@ -447,7 +447,7 @@ def test_the_readmes_lines_score_the_same_without_flameche(runs, own_model, tmp_
 
 def test_a_file_of_weights_says_how_to_use_them(runs, tmp_path):
     _, x, y = next(newcomers(0))
-    welcome(runs["sketch"], (x, y), model=tmp_path / "site.pt")
+    assign_new_client(runs["sketch"], (x, y), model=tmp_path / "site.pt")
     saved = torch.load(tmp_path / "site.pt", weights_only=True)
     assert {**saved, "state_dict": None} == {
         "state_dict": None, "preprocessing": {"layout": "n c h w", "divide_by": 127.5, "subtract": 1.0},
@@ -514,7 +514,7 @@ def diverged(runs, tmp_path_factory):
 
 def test_models_that_diverged_are_told_and_have_no_accuracy(diverged):
     for _, x, y in newcomers(0):
-        found = welcome(diverged, (x, y))
+        found = assign_new_client(diverged, (x, y))
         assert found["accuracy"][0] is not None and found["accuracy"][1:] == [None] * 3
         assert any(note.startswith("training diverged") for note in found["notes"])
 
@@ -537,7 +537,7 @@ def test_a_model_that_diverged_is_not_written(diverged, tmp_path, call, file):
     refused(answer, f"training diverged, so that the model of cluster {where[group]} has NaN")
     assert not model.exists()
     group, x, y = next(each for each in newcomers(0) if where[each[0]] == 0)  # whose model is sound
-    assert welcome(diverged, (x, y), model=model)["model"] == str(model)
+    assert assign_new_client(diverged, (x, y), model=model)["model"] == str(model)
 
 
 def test_models_of_another_network_are_refused(runs, tmp_path):
@@ -549,7 +549,7 @@ def test_models_of_another_network_are_refused(runs, tmp_path):
     np.savez(run / "clusters.npz", **{**kept, "theta": np.ones((4, 10, 512), np.float32)})
     _, x, y = next(newcomers(0))
     with pytest.raises(StoreError, match=r"models\.npz does not fit model\.kind"):
-        welcome(run, (x, y))
+        assign_new_client(run, (x, y))
 
 
 def test_a_mean_over_no_samples_is_none():

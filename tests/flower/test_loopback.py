@@ -15,11 +15,11 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_secret
 from flameche.errors import StoreError
+from flameche.experiments.assign_client import assign_new_client
 from flameche.experiments.build import build
 from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.deployment import simulated_data
 from flameche.experiments.leakage import audit_run
-from flameche.experiments.welcome import welcome
 from flameche.flower.agreed import app_hash
 from flameche.flower.certificates import make_node_key
 from flameche.flower.fleet import MARK
@@ -92,10 +92,10 @@ def test_a_node_and_not_the_server_can_tell_a_newcomer_its_cluster(federation, u
     _, experiment, folder, summary, _ = undisturbed
     own = simulated_data(experiment, 0, 1)
     data = own.train[0][:, 0], own.train[1]
-    found = welcome(federation.folder / "site-0" / "state", data)
+    found = assign_new_client(federation.folder / "site-0" / "state", data)
     assert found["cluster"] == summary["assignment_final"][1]
     with pytest.raises(StoreError, match="the server may not read centroids"):
-        welcome(folder, data)
+        assign_new_client(folder, data)
 
 
 def assert_blind(world, run):

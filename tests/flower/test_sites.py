@@ -13,10 +13,10 @@ from flwr.app import Error, Message
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_info
 from flameche.errors import BadInput, DataError, StoreError
+from flameche.experiments.assign_client import assign_new_client
 from flameche.experiments.config import load_experiment
 from flameche.experiments.run import run_experiment
-from flameche.experiments.store import read_json
-from flameche.experiments.welcome import welcome
+from flameche.experiments.run_folder import read_json
 from flameche.flower.client_app import handle
 from flameche.flower.live import Live
 from flameche.flower.local import digits_app, make_keys, start_node
@@ -163,7 +163,7 @@ def test_a_run_goes_on_with_the_key_that_it_began_with(tmp_path, monkeypatch):
         (self.path / "checkpoint.npz").write_bytes(b"")
         raise Stopped
 
-    monkeypatch.setattr("flameche.experiments.store.RunFolder.keep_environment", stop)
+    monkeypatch.setattr("flameche.experiments.run_folder.RunFolder.keep_environment", stop)
     for key, end in ((first, Stopped), (first, Stopped), (second, StoreError)):
         with pytest.raises(end):
             Flameche(experiment, out=tmp_path / "runs", key=key).start(grid=None)
@@ -181,21 +181,23 @@ def test_a_client_that_comes_after_a_run_on_a_network_finds_its_cluster(kind, tm
     run, node = strategy.folder, tmp_path / "site0"
     data = own_data(own.data, 0, 3).train
     simulated, folder = run_experiment(own, 0, tmp_path / "simulated")
-    expected = welcome(folder, (data[0][:, 0], data[1]))
+    expected = assign_new_client(folder, (data[0][:, 0], data[1]))
     assert expected["cluster"] == simulated["assignment_final"][3]
     same = ("cluster", "samples", "missing_classes", "sizes")
 
-    found = welcome(node, (data[0][:, 0], data[1]))
+    found = assign_new_client(node, (data[0][:, 0], data[1]))
     assert [found[key] for key in same] == [expected[key] for key in same] and found["accuracy"] is None
     assert any("the operator's run folder has it" in note for note in found["notes"])
     with pytest.raises(StoreError, match="the operator's run folder has it"):
-        welcome(node, data, model=tmp_path / "m.pt")
+        assign_new_client(node, data, model=tmp_path / "m.pt")
     if kind == "bfv":  # the server may not read centroids
         assert not (run / "clusters.npz").exists()
         with pytest.raises(StoreError, match=r'scheme\.kind = "bfv" .* each node has them in its own folder'):
-            welcome(run, (data[0][:, 0], data[1]))
+            assign_new_client(run, (data[0][:, 0], data[1]))
         copy2(run / "models.npz", node)
-    whole = welcome(node if kind == "bfv" else run, (data[0][:, 0], data[1]), model=tmp_path / "m.pt")
+    whole = assign_new_client(
+        node if kind == "bfv" else run, (data[0][:, 0], data[1]), model=tmp_path / "m.pt"
+    )
     assert whole["accuracy"] == pytest.approx(expected["accuracy"]) and (tmp_path / "m.pt").is_file()
     for file in ("clusters.npz", "config.toml"):
         assert (node / file).stat().st_mode & 0o077 == 0

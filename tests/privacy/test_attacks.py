@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import attacks_table
-from experiments.attacks_table import membership, second_moments, sums
 from flameche.experiments.build import build
+from reproduction.studies import attacks_table
+from reproduction.studies.attacks_table import membership, second_moments, sums
 from tests.attacks import Shadow, Values, auc
 
 pytest.importorskip("tenseal")

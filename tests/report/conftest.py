@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stored_lines import write_results
 from synthetic_runs import write_network_run, write_run
 
 from flameche.report import write_report
+from tests.reproduction.stored_lines import write_results
 
 
 @pytest.fixture(scope="session")

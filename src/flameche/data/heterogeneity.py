@@ -20,7 +20,12 @@ from flameche.data import images
 from flameche.data.choices import one_of
 from flameche.errors import DataError
 
-SETTINGS = ("none", "csl", "fds", "csf")
+SETTING_TITLES = {
+    "csl": "concept shift on labels",
+    "fds": "feature distribution skew",
+    "csf": "concept shift on features, label skew",
+}
+SETTINGS = ("none", *SETTING_TITLES)
 STEPS = ("none", "swap", "rotate", "erode", "dilate", "channels", "zoom", "invert")
 ZOOMS = ("crop", "resize")
 SKEW_SPLITS = ("even", "authors")

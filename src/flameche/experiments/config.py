@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from flameche.errors import ConfigError
+from flameche.experiments.error_messages import first_of, toml_literal, wrong_value
 from flameche.experiments.events import EventConfig
 from flameche.experiments.overrides import overlay
 from flameche.experiments.schema import Experiment, SchemeOptions
-from flameche.experiments.wording import first_of, toml_literal, wrong_value
 from flameche.registry import METADATA, METHODS, PARTITIONS, SCHEMES, Registry
 from flameche.tables import Table
 

@@ -13,8 +13,8 @@ from flameche.crypto.plain import Plain
 from flameche.crypto.registry import info_of, keyed_schemes, make_scheme
 from flameche.errors import BadInput, ConfigError, OutOfRange, OverflowBudget, StoreError
 from flameche.experiments.protection import has_metadata
+from flameche.experiments.run_folder import RunFolder
 from flameche.experiments.schema import Experiment, SchemeOptions
-from flameche.experiments.store import RunFolder
 
 
 def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:

@@ -9,8 +9,8 @@ from typing import Any
 
 from flameche.errors import StoreError
 from flameche.experiments.config import load_experiment
+from flameche.experiments.run_folder import read_json
 from flameche.experiments.schema import Experiment
-from flameche.experiments.store import read_json
 from flameche.privacy.audit import Leakage, Opening, audit, described
 from flameche.protocol.ledger import Ledger, read_opening
 

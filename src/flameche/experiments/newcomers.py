@@ -24,7 +24,7 @@ from flameche.em.spherical import Centroids, Floats, Ints, cosine, reach
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
 from flameche.experiments.extraction import Extraction, Shape
-from flameche.experiments.store import read_json
+from flameche.experiments.run_folder import read_json
 from flameche.metadata.extractors import NOT_FINITE, Axes, ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger

@@ -18,10 +18,12 @@ from flameche import __version__
 from flameche.training.device import device_name, torch_version
 
 RECORDED = ("flameche", "numpy", "scikit-learn", "scipy", "pydantic")
+CODE = ("src", "experiments", "reproduction", "benchmarks")  # folders of the repository that make results
 COMMIT = "FLAMECHE_COMMIT"  # names the commit where the code lies outside a git repository
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGE = Path(__file__).resolve().parents[1]
 AGAIN = "--fresh runs it again"
+NOT_RECORDED = "not recorded"
 
 
 def provenance(device: str, used: Sequence[str] = ()) -> dict[str, Any]:
@@ -137,6 +139,12 @@ def _module_file(module: str) -> Path | None:
     return None
 
 
+def short_device(name: str | None) -> str:
+    """Shorten a device's name: without its count of threads."""
+    short = (name or NOT_RECORDED).partition(",")[0]
+    return "CPU" if short == "cpu" else short
+
+
 def commit() -> str | None:
     """Name the commit of the code, with "-dirty" where its source differs; None where that is unknown."""
     return os.environ.get(COMMIT) or _of_git(SOURCE)
@@ -147,7 +155,7 @@ def _of_git(source: Path) -> str | None:
     if not (source / ".git").exists():
         return None
     head = _git(source, "rev-parse", "HEAD")
-    changed = head and _git(source, "status", "--porcelain", "--", "src", "experiments")
+    changed = head and _git(source, "status", "--porcelain", "--", *CODE)
     return f"{head}-dirty" if changed else head
 
 

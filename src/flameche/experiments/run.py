@@ -28,7 +28,7 @@ from flameche.experiments.protection import (
     release_notes,
 )
 from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
-from flameche.experiments.store import RunFolder, run_path, without_nan
+from flameche.experiments.run_folder import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
 from flameche.methods.base import DIVERGED, Method, World

@@ -21,7 +21,9 @@ from pydantic import (
 
 from flameche.data.partition import PartitionOptions
 from flameche.errors import ConfigError
-from flameche.experiments.agreement import (
+from flameche.experiments.error_messages import toml_literal
+from flameche.experiments.events import Events, check_events
+from flameche.experiments.validation import (
     check_absent,
     check_guard,
     check_living,
@@ -30,8 +32,6 @@ from flameche.experiments.agreement import (
     check_statistics,
     check_terms,
 )
-from flameche.experiments.events import Events, check_events
-from flameche.experiments.wording import toml_literal
 from flameche.metadata.kinds import MetadataOptions
 from flameche.methods.base import MethodOptions
 from flameche.methods.sketch import FlamecheOptions

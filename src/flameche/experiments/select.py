@@ -13,7 +13,7 @@ from flameche.experiments.extraction import Progress
 from flameche.experiments.keys import bound_advice
 from flameche.experiments.leakage import leaked
 from flameche.experiments.protection import has_metadata
-from flameche.experiments.store import without_nan
+from flameche.experiments.run_folder import without_nan
 from flameche.metadata.extractors import Metadata
 from flameche.methods.selection import Selection, select_clusters
 

@@ -139,7 +139,7 @@ def play(plan: Local, say: Callable[[str], None]) -> tuple[dict[str, Any], Path]
     with Fleet(plan.folder.resolve(), plan.nodes, tls) as fleet:
         # Imported only now, while the warm process does so too: it takes seconds.
         from flameche.experiments.deployment import check_deployable
-        from flameche.experiments.store import read_json, run_path
+        from flameche.experiments.run_folder import read_json, run_path
 
         check_deployable(experiment)
         keys = make_keys(experiment, plan.folder / "keys")

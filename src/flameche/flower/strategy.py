@@ -22,7 +22,7 @@ from flameche.experiments.deployment import server_job
 from flameche.experiments.leakage import OPENINGS, opened
 from flameche.experiments.protection import packages
 from flameche.experiments.provenance import environment, sources, sources_note
-from flameche.experiments.store import RunFolder, read_json, run_path, without_nan
+from flameche.experiments.run_folder import RunFolder, read_json, run_path, without_nan
 from flameche.flower.live import Live
 from flameche.flower.outcome import clients_table, models_table, summarise
 from flameche.flower.settings import in_app

@@ -1,32 +1,22 @@
-"""Tables and remarks as HTML: a colour for each method, ours above the paper's, and whether they agree."""
+"""Tables and remarks as HTML, with a colour for each method."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 
 from markupsafe import Markup
 
 from flameche.methods import METHODS
-from flameche.report.agreement import FEWEST, Verdict, judge
 from flameche.report.canvas import method_colour
 from flameche.report.formats import ABSENT, Cell, Column, Table
 
 NOT_RUN = "not run"
 LONG = 15  # rows, from which on a table has a search box
-SIGNS = {"higher": "▲", "lower": "▼", "within": "≈", "untold": "?"}
 Link = Callable[[int], str]  # from a row's number to an address
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A table as HTML, and how its cells stand to the paper's."""
-
-    html: Markup
-    verdicts: tuple[Verdict, ...] = ()
+Below = Callable[[Cell, Cell], str]  # from a cell and the one beside it to HTML
 
 
 @cache
@@ -46,23 +36,32 @@ def dot(method: str, name: str = "") -> str:
     return f'<i class="dot{hollow}" style="--c:{method_colour(method)}"></i>'
 
 
-def show(table: Table, label: str, *, beside: bool = False, link: Link | None = None) -> Shown:
-    """Write a table; a column and the paper's beside it become one, ours above theirs.
+def show(
+    table: Table,
+    label: str,
+    *,
+    link: Link | None = None,
+    pairs: Mapping[int, int] | None = None,
+    below: Below | None = None,
+) -> Markup:
+    """Write a table as HTML.
 
-    beside: whether cells are compared with the paper's.
+    Args:
+        table: its columns and rows.
+        label: what it is, for readers who do not see it.
+        link: gives the address that the first cell of a row leads to.
+        pairs: columns that become one with another, by their places: the second stands below the first.
+        below: writes what stands below; without it, the second's text.
     """
-    pairs = _pairs(table.columns)
+    pairs = pairs or {}
     kept = [place for place in range(len(table.columns)) if place not in pairs.values()]
-    verdicts: list[Verdict] = []
     body = []
     for number, row in enumerate(table.rows):
         cells = []
         for place in kept:
             column, cell = table.columns[place], row[place]
             if place in pairs:
-                text, verdict = _pair(cell, row[pairs[place]], beside)
-                verdicts += [] if verdict is None else [verdict]
-                cells.append(text)
+                cells.append(_pair(cell, (below or text_of)(cell, row[pairs[place]])))
             elif place == kept[0]:
                 cells.append(_head(cell, link(number) if link else ""))
             else:
@@ -77,48 +76,22 @@ def show(table: Table, label: str, *, beside: bool = False, link: Link | None = 
         if len(table.rows) > LONG
         else ""
     )
-    html = (
+    return Markup(
         f'{search}<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
         f"<table>{caption}<thead>{head}</thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
     )
-    return Shown(Markup(html), tuple(verdicts))
 
 
-def _pairs(columns: Sequence[Column]) -> dict[int, int]:
-    """Columns of ours that stand before the paper's."""
-    return {
-        place: place + 1
-        for place in range(len(columns) - 1)
-        if columns[place + 1].key == f"{columns[place].key}_paper"
-    }
+def text_of(cell: Cell, beside: Cell) -> str:
+    """Write the text of the cell beside another; nothing where it is absent."""
+    return "" if beside.text == ABSENT else escape(beside.text)
 
 
-def _pair(ours: Cell, theirs: Cell, beside: bool) -> tuple[str, Verdict | None]:
-    below, verdict = "" if theirs.text == ABSENT else escape(theirs.text), None
-    if beside and ours.count and ours.value is not None and theirs.value is not None:
-        verdict = judge(ours.value, ours.count, theirs.value, theirs.spread)
-        below += f" {_difference(verdict, ours.count)}"
-    value = "" if ours.value is None else f' data-value="{ours.value:.6g}"'
-    kind = " none" if ours.text == NOT_RUN else ""
+def _pair(cell: Cell, below: str) -> str:
+    value = "" if cell.value is None else f' data-value="{cell.value:.6g}"'
+    kind = " none" if cell.text == NOT_RUN else ""
     small = f"<small>{below}</small>" if below else ""
-    return f'<td class="num pair{kind}"{value}>{_text(ours)}{small}</td>', verdict
-
-
-def _difference(verdict: Verdict, count: int) -> str:
-    sign = "+" if verdict.difference >= 0 else "−"
-    size = f"{abs(verdict.difference):.2f}"
-    seeds = f"{count} seed{'' if count == 1 else 's'} of ours"
-    kind: str = verdict.state
-    if kind == "outside":
-        kind = "higher" if verdict.difference > 0 else "lower"
-    words = {
-        "within": "within the paper’s spread",
-        "untold": "too few runs to tell" if count < FEWEST else "no spread in the paper to tell by",
-    }.get(kind, f"{kind}, outside the paper’s spread")
-    return (
-        f'<span class="d {kind}" title="{words}; {seeds}">'
-        f"{sign if float(size) else ''}{size} {SIGNS[kind]}</span>"
-    )
+    return f'<td class="num pair{kind}"{value}>{_text(cell)}{small}</td>'
 
 
 def _heads(columns: Sequence[Column]) -> str:

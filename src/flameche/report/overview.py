@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
 
-from flameche.experiments.paper.sets import SETS, SETTINGS
-from flameche.experiments.stored import device_of
-from flameche.report.agreement import Verdict
+from flameche.data.heterogeneity import SETTING_TITLES
+from flameche.experiments.provenance import short_device
 from flameche.report.formats import ABSENT, human_seconds
 from flameche.report.markup import NOT_RUN, dot
 from flameche.report.runs import Run
 from flameche.report.tables import Series, accuracy_cell, group_series, mean_cell, summary_of
 
 Pair = tuple[str, str]  # set and setting
+SET_TITLES = {  # in the order of the page
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "tissuemnist": "TissueMNIST",
+    "mednist28": "MedNIST28",
+    "pathmnist": "PathMNIST",
+    "digits": "digits",
+}
 FOUND = 0.995  # an ARI that is printed as 1.00
 
 
@@ -81,7 +88,7 @@ class Matrix:
         first = {next(pair for pair in self.pairs if pair[0] == dataset) for dataset in sets}
         below = "".join(
             f'<th scope="col" class="num{" first" if pair in first else ""}">'
-            f'<a href="#{places[pair]}" title="{escape(SETTINGS.get(pair[1], pair[1]))}">'
+            f'<a href="#{places[pair]}" title="{escape(SETTING_TITLES.get(pair[1], pair[1]))}">'
             f"{escape(pair[1])}</a></th>"
             for pair in self.pairs
         )
@@ -149,12 +156,12 @@ class Matrix:
 
 def title(dataset: str) -> str:
     """A set's name as it is printed."""
-    return SETS[dataset].title if dataset in SETS else dataset
+    return SET_TITLES.get(dataset, dataset)
 
 
 def ordered(pairs: Iterable[Pair]) -> list[Pair]:
-    """The paper's order, then by name."""
-    sets, settings = list(SETS), list(SETTINGS)
+    """Sort by the order of known sets and settings, then by name."""
+    sets, settings = list(SET_TITLES), list(SETTING_TITLES)
 
     def key(pair: Pair) -> tuple[int, str, int, str]:
         dataset, setting = pair
@@ -168,8 +175,8 @@ def ordered(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(pairs, key=key)
 
 
-def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> list[Tile]:
-    """The headline: how many runs, whether the groups were found, accuracy beside the bounds, the paper."""
+def tiles(runs: Sequence[Run], matrix: Matrix) -> list[Tile]:
+    """The headline: how many runs, whether the groups were found, accuracy beside the bounds."""
     found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _about(runs))]
     if name := matrix.own():
         known = [score.ari for score in matrix.rows[name].values() if not math.isnan(score.ari)]
@@ -182,13 +189,6 @@ def tiles(runs: Sequence[Run], matrix: Matrix, verdicts: Sequence[Verdict]) -> l
                 mean = math.fsum(gaps) / len(gaps)
                 above = "above" if mean >= 0 else "below"
                 found.append(Tile(f"{abs(mean):.1f}", f"points {above} {bound}", "mean accuracy of " + name))
-    if verdicts:
-        states = Counter(verdict.state for verdict in verdicts)
-        rest = (
-            f"of csl, fds and csf; {states['outside']} outside, {states['untold']} with too few runs to tell"
-        )
-        number = f"{states['within']} of {len(verdicts)}"
-        found.append(Tile(number, "cells within the paper’s spread", rest))
     return found
 
 
@@ -197,7 +197,7 @@ def _about(runs: Sequence[Run]) -> str:
     spent: dict[str, float] = {}
     for summary in summaries:
         if not math.isnan(summary.wall_s):
-            device = device_of({"device": summary.device})
+            device = short_device(summary.device)
             spent[device] = spent.get(device, 0.0) + summary.wall_s
     walls = [f"{human_seconds(seconds)} on {device}" for device, seconds in spent.items() if seconds]
     counts = (

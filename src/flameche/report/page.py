@@ -6,23 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
 
+from flameche.companions import REPRODUCTION, is_installed, load
+from flameche.data.heterogeneity import SETTING_TITLES
 from flameche.errors import StoreError
-from flameche.experiments.paper import ENTRIES
-from flameche.experiments.paper.sets import SETTINGS as PAPER_SETTINGS
-from flameche.experiments.stored import NOT_RECORDED, Stored
-from flameche.report import beside, figures
-from flameche.report.agreement import RULE
+from flameche.experiments.provenance import NOT_RECORDED
+from flameche.report import figures
 from flameche.report.details import Details
 from flameche.report.formats import ABSENT, Cell, Column, Table, amount
-from flameche.report.lines import MAIN, folder_runs, stored_runs
 from flameche.report.markup import show
-from flameche.report.overview import Matrix, Pair, ordered, tiles, title
-from flameche.report.runs import Run, Summary
+from flameche.report.overview import Matrix, Pair, Tile, ordered, tiles, title
+from flameche.report.runs import Run, Summary, find_runs
 from flameche.report.shelf import Picture, Shelf
 from flameche.report.tables import (
     accuracy_cell,
@@ -36,8 +34,31 @@ from flameche.report.tables import (
 
 # Above this many runs only the lowest seed of each configuration has figures of its own in files.
 MOST_DRAWN = 60
-SETTINGS = {"none": "no heterogeneity", "network": "a real network", **PAPER_SETTINGS}
+SETTINGS = {"none": "no heterogeneity", "network": "a real network", **SETTING_TITLES}
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of the page that another package draws: its anchor, title, HTML and headline numbers."""
+
+    id: str
+    title: str
+    html: Markup
+    tiles: Sequence[Tile] = ()
+
+
+class StoredResults(Protocol):
+    """Stored results, which have no run folders, and the chapter that shows them."""
+
+    steps: int  # of progress, while the chapter is drawn
+    compared: Sequence[str]  # tables whose runs compare methods; those of others vary one method
+
+    def runs(self, folders: Sequence[Run]) -> list[Run]:
+        """Give every stored run once; where a folder has it, as it is there."""
+
+    def chapter(self, shelf: Shelf, step: Callable[[str], None]) -> Chapter:
+        """Draw the chapter; its files go beside the page."""
 
 
 def write_report(
@@ -46,7 +67,7 @@ def write_report(
     """Write `out/report.html` about run folders, stored runs or both; return the page.
 
     Beside it go `tables/` (md, csv, tex), `figures/` (svg, pdf) and, with stored runs, the paper's tables and
-    figures in `paper/`. The page comes last, whole or not at all.
+    figures in `paper/`, which `flameche_reproduction` draws. The page comes last, whole or not at all.
     """
     places = [runs] if runs is not None else []
     stored = None
@@ -56,17 +77,17 @@ def write_report(
                 f"no stored runs in {results}; expected *.jsonl as `flameche reproduce` keeps them"
             )
         places += [folder for folder in (results / "runs",) if folder.is_dir()]
-        stored = Stored(places, [results])
+        stored = load(REPRODUCTION, "report_chapter", "a report on stored runs").PaperResults(places, results)
     elif runs is None:
         raise StoreError("nothing to report on; give a runs folder, or --results")
-    book = _gather(folder_runs(places), stored)
+    book = _gather(_folder_runs(places), stored)
     return Writer(book, Shelf(out), progress or (lambda what, done, total: None)).write()
 
 
 def usual_places() -> tuple[Path | None, Path | None]:
-    """Where runs and stored runs are if nobody says so: ./runs, and ./results if it has lines."""
+    """Where runs and stored runs are if nobody says so: ./runs, and ./results if it has lines to draw."""
     runs, results = Path("runs"), Path("results")
-    kept = results if any(results.glob("*.jsonl")) else None
+    kept = results if any(results.glob("*.jsonl")) and is_installed(REPRODUCTION) else None
     return (runs if runs.is_dir() or kept is None else None), kept
 
 
@@ -78,17 +99,26 @@ class Book:
     compared: list[Run]
     unfinished: list[Run]
     broken: list[Run]
-    stored: Stored | None
+    stored: StoredResults | None
 
 
-def _gather(folders: Sequence[Run], stored: Stored | None) -> Book:
-    known = [] if stored is None else stored_runs(stored, folders)
+def _folder_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read the run folders below several places, each run once."""
+    found: dict[str, Run] = {}
+    for run in (run for folder in folders for run in find_runs(folder)):
+        found.setdefault(run.place, run)
+    return list(found.values())
+
+
+def _gather(folders: Sequence[Run], stored: StoredResults | None) -> Book:
+    known = [] if stored is None else stored.runs(folders)
+    compared = [] if stored is None else stored.compared
     taken = {run.folder for run in known}
     own = [run for run in folders if run.summary and run.folder not in taken]
     finished = [*own, *known]
     return Book(
         finished,
-        [run for run in finished if run.table in ("", *MAIN)],
+        [run for run in finished if run.table in ("", *compared)],
         [run for run in folders if run.status == "unfinished"],
         [run for run in folders if run.status == "broken"],
         stored,
@@ -102,7 +132,7 @@ class Writer:
         self.book, self.shelf, self.progress = book, shelf, progress
         self.series = group_series(book.compared)
         self.pairs = ordered({(s.first.dataset, s.first.setting) for s in self.series})
-        self.entries = beside.names() if book.stored is not None else []
+        self.steps = len(self.pairs) + 1 + (0 if book.stored is None else book.stored.steps)
         self.done = 0
 
     def write(self) -> Path:
@@ -112,8 +142,8 @@ class Writer:
             self.shelf.table(self.shelf.slug("summary"), summary_table(compared))
             self.shelf.table(self.shelf.slug("costs"), cost_table(compared))
         places = {pair: f"s-{self.shelf.slug(*pair)}" for pair in self.pairs}
-        sections = [self._paper(name) for name in self.entries]
-        verdicts = [verdict for s in sections if s.name in MAIN for verdict in s.verdicts]
+        stored = self.book.stored
+        chapter = None if stored is None else stored.chapter(self.shelf, self._step)
         matrix = Matrix(compared)
         details, runs = self._runs()
         web = resources.files("flameche.report").joinpath("web")
@@ -126,11 +156,10 @@ class Writer:
                 for name in ("tables.js", "charts.js", "runs.js")
             ],
             data=Markup(details.json()),
-            tiles=tiles(finished, matrix, verdicts) if finished else [],
+            tiles=[*tiles(finished, matrix), *(chapter.tiles if chapter else ())] if finished else [],
             matrix=matrix.html(places) if compared else None,
             seeds=seed_span(len(one.runs) for one in matrix.series),
-            paper=sections,
-            rule=RULE,
+            chapter=chapter,
             settings=[self._setting(pair, places[pair]) for pair in self.pairs],
             runs=runs,
             unfinished=self.book.unfinished,
@@ -140,12 +169,7 @@ class Writer:
 
     def _step(self, what: str) -> None:
         self.done += 1
-        self.progress(what, self.done, len(self.entries) + len(self.pairs) + 1)
-
-    def _paper(self, name: str) -> beside.Section:
-        assert self.book.stored is not None
-        self._step(name)
-        return beside.section(ENTRIES[name], self.book.stored, self.shelf)
+        self.progress(what, self.done, self.steps)
 
     def _setting(self, pair: Pair, place: str) -> dict[str, Any]:
         dataset, setting = pair
@@ -169,8 +193,8 @@ class Writer:
             "id": place,
             "title": label,
             "meaning": SETTINGS.get(setting.lower(), ""),
-            "table": show(summary_table(mine), label).html,
-            "costs": show(cost_table(mine), f"{label}: costs").html if ledger else None,
+            "table": show(summary_table(mine), label),
+            "costs": show(cost_table(mine), f"{label}: costs") if ledger else None,
             "pictures": pictures,
             "files": files,
         }
@@ -195,7 +219,7 @@ class Writer:
             rows.append(_row(run, summary, name, tabled))
             addresses.append(f"#{address}")
         table = Table(_columns(tabled), tuple(rows))
-        shown = show(table, "all runs", link=lambda number: addresses[number]).html if rows else None
+        shown = show(table, "all runs", link=lambda number: addresses[number]) if rows else None
         files_ = self.shelf.table(self.shelf.slug("runs"), table) if rows else ()
         return details, {"table": shown, "files": files_, "count": len(rows)}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flameche.experiments.stored import NOT_RECORDED
+from flameche.experiments.provenance import NOT_RECORDED
 from flameche.report.formats import ABSENT, Cell, Column, Table, amount, three_digits
 from flameche.report.runs import Run, Summary
 
