@@ -31,9 +31,7 @@ ORDER = [
         "clustering",
         "methods",
     ),
-    *("simulation", "network", "experiments", "report", "flower", "display", "options", "keys"),
-    *("joining", "auditing", "choosing", "deploying"),
-    *("api", "answering", "cli", "__main__"),
+    *("simulation", "network", "experiments", "report", "flower", "api", "cli", "__main__"),
 ]
 # Neighbours that stand side by side: none may know another.
 STRANGERS = list(itertools.combinations(("em", "metadata", "crypto", "models"), 2))
@@ -45,19 +43,8 @@ HOME = {
     "cryptography": {"crypto", "flower"},
     "flwr": {"flower"},
     "dp_accounting": {"privacy"},
-    "typer": {
-        *(
-            "cli",
-            "options",
-            "keys",
-            "joining",
-            "auditing",
-            "choosing",
-            "deploying",
-            "answering",
-        )
-    },
-    "rich": {"display", "cli"},
+    "typer": {"cli"},
+    "rich": {"cli"},
     "pydantic": {"tables", "data", "metadata", "methods", "experiments"},
     "pooch": {"data"},
     "matplotlib": {"report"},

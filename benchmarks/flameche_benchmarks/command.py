@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flameche.cli.options import DeviceOption, JsonOption
 from flameche.errors import BadInput, StoreError
-from flameche.options import DeviceOption, JsonOption
 from flameche_benchmarks.crypto_tables import TextTable
 
 app = typer.Typer(help="Measure against reference implementations, in one run.", no_args_is_help=True)

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from flameche.display import log, out_console, print_json
+from flameche.cli.options import DeviceOption, JsonOption, Overrides
+from flameche.cli.output import log, out_console, print_json
 from flameche.errors import BadInput, DataError
-from flameche.options import DeviceOption, JsonOption, Overrides
 from flameche_reproduction.inventory import inventory, print_inventory
 
 LISTS = ("--datasets", "--settings", "--methods", "--seeds")

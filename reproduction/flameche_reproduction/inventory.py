@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flameche.display import log, out_console, print_json, print_rows
+from flameche.cli.output import log, out_console, print_json, print_rows
 
 DURATIONS = (("month", 30 * 86_400), ("week", 7 * 86_400), ("day", 86_400), ("hour", 3600), ("minute", 60))
 WIDE, WORDS = 130, ("title", "paper", "wants")  # columns a terminal needs for these

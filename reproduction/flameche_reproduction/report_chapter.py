@@ -18,8 +18,8 @@ from flameche.report.formats import Cell, Column, Table
 from flameche.report.markup import LONG, prose, show, text_of
 from flameche.report.overview import Tile
 from flameche.report.page import Chapter
-from flameche.report.runs import Broken, Round, Run, parse_summary
-from flameche.report.shelf import Shelf
+from flameche.report.runs import Round, Run, UnreadableRun, parse_summary
+from flameche.report.writer import ReportWriter
 from flameche_reproduction.catalogue import CATALOGUE
 from flameche_reproduction.image_sets import SETTINGS
 from flameche_reproduction.planned_runs import CatalogueEntry, PlannedRun, Selection
@@ -87,7 +87,7 @@ def _run(planned: PlannedRun, line: ResultLine, title: str) -> Run:
     try:
         summary = parse_summary(about, name)
         rounds = tuple(_rounds(line))
-    except (Broken, TypeError, ValueError) as problem:
+    except (UnreadableRun, TypeError, ValueError) as problem:
         raise StoreError(f"{name} cannot be read: {problem}") from problem
     return Run(
         Path(planned.dataset, planned.hash, str(planned.seed)),
@@ -132,12 +132,12 @@ class PaperResults:
         """Return every stored run once; a run that has a folder is read from there."""
         return stored_runs(self._stored, folders)
 
-    def chapter(self, shelf: Shelf, step: Callable[[str], None]) -> Chapter:
+    def chapter(self, writer: ReportWriter, step: Callable[[str], None]) -> Chapter:
         """Draw every table and figure, and the chapter of all of them."""
         sections = []
         for name in entry_names():
             step(name)
-            sections.append(section(CATALOGUE[name], self._stored, shelf))
+            sections.append(section(CATALOGUE[name], self._stored, writer))
         environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         text = resources.files("flameche_reproduction").joinpath("chapter.html").read_text(encoding="utf-8")
         html = Markup(environment.from_string(text).render(sections=sections, rule=RULE))
@@ -192,10 +192,10 @@ class Section:
         return "whole" if self.there >= self.wanted else "part" if self.there else "nothing"
 
 
-def section(entry: CatalogueEntry, stored: ResultsIndex, shelf: Shelf) -> Section:
+def section(entry: CatalogueEntry, stored: ResultsIndex, writer: ReportWriter) -> Section:
     """Draw a table or figure; its files go beside the page."""
     drawn = render(entry, Selection(), stored)
-    written = write(drawn, shelf.out / FOLDER)
+    written = write(drawn, writer.out / FOLDER)
     files = tuple(f"{FOLDER}/{file.name}" for file in written)
     verdicts: list[Verdict] = []
     shown = tuple(
@@ -204,7 +204,7 @@ def section(entry: CatalogueEntry, stored: ResultsIndex, shelf: Shelf) -> Sectio
     )
     picture = None
     if svg := next((file for file in written if file.suffix == ".svg"), None):
-        picture = shelf.inline(svg.read_text(), entry.title)
+        picture = writer.inline(svg.read_text(), entry.title)
     there, wanted = drawn.runs
     return Section(
         entry.name,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from flameche.display import log, number, progress_bar
+from flameche.cli.output import log, number
+from flameche.cli.progress import progress_bar
 from flameche.report.formats import human_seconds
 from flameche_reproduction.planned_runs import PlannedRun
 from flameche_reproduction.results_index import ResultsIndex

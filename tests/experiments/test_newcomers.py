@@ -35,9 +35,9 @@ from flameche.models import build_model
 from flameche.training.export import save_model
 from flameche.training.loop import LoopTrainer
 from flameche.training.trainer import TrainingPlan
+from tests.cli.conftest import refused
 from tests.conftest import tiny_federation
 from tests.nets import branching
-from tests.test_cli import refused
 from tests.test_readme import ROOT
 
 GROUPS = default_transforms("csf", "digits", 10, 4)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from flameche.cli import app
+from flameche.cli.commands import app
 from flameche.errors import DataError, StoreError
 from flameche.experiments.build import build, load_federation, training_plan
 from flameche.experiments.config import config_hash, parse_experiment

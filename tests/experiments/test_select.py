@@ -9,7 +9,7 @@ from flameche.experiments.config import config_hash, parse_experiment
 from flameche.experiments.overrides import parse_range
 from flameche.experiments.run import cluster_experiment, run_experiment
 from flameche.experiments.select import select_experiment
-from flameche.report.selection import write_selection
+from flameche.report.figures import write_selection
 from tests.experiments.test_run import small
 
 DIGITS = {

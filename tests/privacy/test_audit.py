@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from flameche.cli import app
+from flameche.cli.commands import app
 from flameche.errors import StoreError
 from flameche.experiments.config import parse_experiment
 from flameche.experiments.leakage import audit_run

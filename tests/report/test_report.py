@@ -16,13 +16,12 @@ import pytest
 
 from flameche.errors import StoreError
 from flameche.report import find_runs, summary_table, write_report
-from flameche.report.canvas import to_svg
 from flameche.report.details import LETTERS, MISSING, SCALE
-from flameche.report.figures import curves
+from flameche.report.figures import Clusters, curves, match_clusters
 from flameche.report.formats import Cell, Column, Table, amount, human_bytes, human_seconds, three_digits
 from flameche.report.markup import show
-from flameche.report.matching import Clusters, match_clusters
 from flameche.report.overview import Matrix
+from flameche.report.style import to_svg
 from flameche.report.tables import cost_table, group_series, mean_cell, seed_span
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -421,7 +420,7 @@ def test_of_equals_the_headline_is_of_the_default_mode(tmp_path: Path, modes: tu
     for name, mode in zip("ab", modes, strict=True):
         folder = write_run(tmp_path, "flameche", 0, name=name)
         (folder / "config.toml").write_text(f'name = "{name}"\n[method]\nmode = "{mode}"\n')
-    assert Matrix(find_runs(tmp_path)).own() == "FLAMECHE (method.mode=sketch)"
+    assert Matrix(find_runs(tmp_path)).flameche_row() == "FLAMECHE (method.mode=sketch)"
 
 
 def test_several_settings_have_columns_and_their_own_best(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flameche.cli import app
+from flameche.cli.commands import app
 from flameche.errors import StoreError
-from flameche.report import usual_places, write_report
+from flameche.report import default_folders, write_report
 from flameche.report.formats import Cell, Column, Table
 from flameche.report.markup import prose, show
 from flameche_reproduction.catalogue import CATALOGUE, find_entry
@@ -169,15 +169,15 @@ def test_a_folder_without_lines_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_usual_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert usual_places() == (Path("runs"), None)  # refused later, by name
+    assert default_folders() == (Path("runs"), None)  # refused later, by name
     Path("results").mkdir()
-    assert usual_places() == (Path("runs"), None)
+    assert default_folders() == (Path("runs"), None)
     Path("results/main.jsonl").write_text("")
-    assert usual_places() == (None, Path("results"))
+    assert default_folders() == (None, Path("results"))
     Path("runs").mkdir()
-    assert usual_places() == (Path("runs"), Path("results"))
+    assert default_folders() == (Path("runs"), Path("results"))
 
 
 @pytest.mark.parametrize("name", ["</script><b>", '"><i>', "a&b", "'x'", "`<u>`"])

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from flameche.report.canvas import (
+from flameche.report.formats import Cell, Column, Table
+from flameche.report.style import (
     INK,
     METHOD_COLOURS,
     WIDTH,
@@ -19,7 +20,6 @@ from flameche.report.canvas import (
     rounds_axis,
     styled,
 )
-from flameche.report.formats import Cell, Column, Table
 from flameche_reproduction.image_sets import SETS
 from flameche_reproduction.planned_runs import CatalogueEntry, Selection
 from flameche_reproduction.results_index import ResultLine, ResultsIndex

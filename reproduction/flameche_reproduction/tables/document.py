@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from flameche.errors import BadInput
-from flameche.report.canvas import to_pdf, to_svg
 from flameche.report.formats import Column, Table
+from flameche.report.style import to_pdf, to_svg
 
 
 @dataclass

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import chi2, rankdata, studentized_range
 
-from flameche.report.canvas import INK, WIDTH, method_colour, styled
 from flameche.report.formats import ABSENT, Cell, Column, Table
+from flameche.report.style import INK, WIDTH, method_colour, styled
 from flameche_reproduction.planned_runs import CatalogueEntry, Selection
 from flameche_reproduction.results_index import ResultsIndex
 from flameche_reproduction.tables.cells import NOT_RUN, Sheet, percent

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from flameche.methods import METHODS
-from flameche.report.canvas import INK, WIDTH, method_colour, styled
 from flameche.report.formats import ABSENT, Cell, Column, Table, amount, human_seconds
+from flameche.report.style import INK, WIDTH, method_colour, styled
 from flameche_reproduction.planned_runs import CatalogueEntry, Selection
 from flameche_reproduction.results_index import ResultsIndex
 from flameche_reproduction.tables.cells import NOT_RUN

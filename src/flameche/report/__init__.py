@@ -1,8 +1,8 @@
 """Reports from run folders: one page, its tables, its figures."""
 
 from flameche.report.formats import Table
-from flameche.report.page import usual_places, write_report
+from flameche.report.page import default_folders, write_report
 from flameche.report.runs import Run, find_runs
 from flameche.report.tables import summary_table
 
-__all__ = ["Run", "Table", "find_runs", "summary_table", "usual_places", "write_report"]
+__all__ = ["Run", "Table", "default_folders", "find_runs", "summary_table", "write_report"]

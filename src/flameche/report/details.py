@@ -1,4 +1,4 @@
-"""What the page's script draws of each run, as compact JSON: curves, clusters over rounds, ledger, config."""
+"""The data from which the page's script draws each run, as compact JSON: curves, clusters, costs, config."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flameche.report.canvas import CLUSTER_COLOURS, UNSEEN, method_colour
+from flameche.report.figures import Clusters
 from flameche.report.formats import human_bytes, human_seconds
 from flameche.report.markup import method_of
-from flameche.report.matching import Clusters
-from flameche.report.overview import title
+from flameche.report.overview import dataset_title
 from flameche.report.runs import Run
+from flameche.report.style import CLUSTER_COLOURS, UNSEEN, method_colour
 from flameche.report.tables import mean_cell, summary_of
 
-SCALE = 10_000  # curves have four digits
-MISSING = -32768
+SCALE = 10_000  # curves are stored with four digits
+MISSING = -32768  # stands for NaN
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FACTS = (
     *("accuracy", "ARI", "ARI, final E-step", "DBI", "CH", "clusters", "rounds", "clients"),
@@ -33,30 +33,37 @@ LEAKAGE = {
     "rank": "sums that follow from no others", "leverage": "largest leverage (1: a client is solved)",
     "solved": "clients solved",
 }  # fmt: skip
-MOST_CLIENTS = 400  # whose clusters are drawn round by round
-MOST_NOTES = 40  # lost nodes that are named
+MOST_CLIENTS = 400  # above this, clusters are not drawn round by round
+MOST_LOST = 40  # nodes that dropped out and are named; further ones are counted
 
 
 class Details:
-    """Gathers runs; texts that several share are kept once."""
+    """Collects the data of all runs; texts that several runs share are stored once."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
         self.runs: list[dict[str, Any]] = []
 
     def add(self, run: Run, address: str, name: str, files: Sequence[str]) -> None:
-        """Describe one run; empty things are left out."""
+        """Add one run; empty values are left out.
+
+        Args:
+            run: a finished run.
+            address: its id on the page.
+            name: its name on the page.
+            files: files with its figures.
+        """
         summary = summary_of(run)
         about: dict[str, Any] = {
             "id": address,
             "name": name,
             "colour": method_colour(method_of(summary.label) or summary.method),
-            "data": title(summary.dataset),
+            "data": dataset_title(summary.dataset),
             "setting": summary.setting,
             "scheme": summary.scheme,
             "seed": summary.seed,
             "place": run.place,
-            "facts": _shortened(facts(run)),
+            "facts": _facts_in_order(facts(run)),
             "notes": [self._text(note) for note in notes(run)],
             **_curves(run),
             **_clusters(run),
@@ -76,11 +83,11 @@ class Details:
         self.runs.append({key: value for key, value in about.items() if value not in ("", None, [], {}, 0)})
 
     def _text(self, text: str) -> int | None:
-        """The number of a text, from 1 on; None for an empty one."""
+        """Store a text and return its number, from 1 on; None for an empty text."""
         return self.texts.setdefault(text, len(self.texts) + 1) if text else None
 
     def json(self) -> str:
-        """All runs, harmless inside a script element."""
+        """Write all runs as JSON, escaped so that it can stand in a script element."""
         content = {
             "colours": CLUSTER_COLOURS,
             "unseen": UNSEEN,
@@ -98,7 +105,7 @@ class Details:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """A run's numbers, those it has."""
+    """Format the numbers of a run, those that it has, by the names in FACTS."""
     summary = summary_of(run)
     numbers = [
         ("accuracy", f"{100 * summary.accuracy:.2f} %", summary.accuracy),
@@ -125,19 +132,19 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def leakage(run: Run) -> list[list[str]]:
-    """What each party could learn from the opened sums: its name, then the cells under LEAKAGE."""
+    """Return a row for each party: its name, then what it could learn from the opened sums, as in LEAKAGE."""
     return [
-        [PARTIES.get(party, party), *(_cell(found.get(key, math.nan)) for key in LEAKAGE)]
+        [PARTIES.get(party, party), *(_format(found.get(key, math.nan)) for key in LEAKAGE)]
         for party, found in summary_of(run).leakage.items()
     ]
 
 
-def _cell(value: float) -> str:
+def _format(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
 
 
-def _shortened(known: Mapping[str, str]) -> list[str]:
-    """In the order of FACTS, empty where there is none, without empty ones at the end."""
+def _facts_in_order(known: Mapping[str, str]) -> list[str]:
+    """List facts in the order of FACTS, "" for those that a run does not have, without trailing ""."""
     texts = [known.get(key, "") for key in FACTS]
     while texts and not texts[-1]:
         texts.pop()
@@ -145,7 +152,7 @@ def _shortened(known: Mapping[str, str]) -> list[str]:
 
 
 def notes(run: Run) -> list[str]:
-    """What a run says of itself, what its folder lacks, and what does not add up."""
+    """List a run's notes, what its folder lacks, and where its ledger and its summary disagree."""
     return [
         *summary_of(run).notes,
         *([f"This run is {run.note}."] if run.note else []),
@@ -154,7 +161,7 @@ def notes(run: Run) -> list[str]:
 
 
 def _disagreements(run: Run) -> list[str]:
-    """The ledger's kinds must add up to the totals of the summary."""
+    """Report where the bytes of the ledger do not add up to the totals of the summary."""
     summary = summary_of(run)
     found = []
     for direction, kinds, stated in (
@@ -170,7 +177,7 @@ def _disagreements(run: Run) -> list[str]:
 
 
 def packed(values: Iterable[float]) -> str:
-    """Numbers as 16-bit integers in base64: a quarter of their digits; NaN is the lowest one."""
+    """Encode numbers as 16-bit integers in base64, a quarter as long as digits; NaN becomes MISSING."""
     numbers = [MISSING if math.isnan(v) else max(-32767, min(32767, round(SCALE * v))) for v in values]
     return base64.b64encode(np.array(numbers, "<i2").tobytes()).decode()
 
@@ -189,13 +196,13 @@ def _curves(run: Run) -> dict[str, Any]:
         own["rounds"] = [r.round for r in rounds]
     own["again"] = [r.round for r in rounds if r.reclustered]
     lost = [[r.round, node, why] for r in rounds for node, why in r.lost.items()]
-    own["lost"] = lost[:MOST_NOTES]
-    own["lost_more"] = len(lost[MOST_NOTES:])
+    own["lost"] = lost[:MOST_LOST]
+    own["lost_more"] = len(lost[MOST_LOST:])
     return own
 
 
 def _clusters(run: Run) -> dict[str, Any]:
-    """Groups, and who was where in each round; a round like the one before is an empty string."""
+    """Encode the groups and each round's clusters; a round equal to the one before is an empty string."""
     clusters = Clusters(run)
     count = len(clusters.groups)
     if count and not clusters.several:
@@ -204,16 +211,16 @@ def _clusters(run: Run) -> dict[str, Any]:
         return {}
     own: dict[str, Any] = {
         "index": {str(cluster): place for cluster, place in clusters.index.items()},
-        "final": written(clusters.assignment),
+        "final": encode_clusters(clusters.assignment),
     }
     if clusters.known:
-        own["groups"], own["names"] = written(clusters.groups), clusters.group_names
+        own["groups"], own["names"] = encode_clusters(clusters.groups), clusters.group_names
     xy = [pd.to_numeric(clusters.frame[key], errors="coerce").to_numpy(float) for key in ("map_x", "map_y")]
     if np.isfinite(xy[0] * xy[1]).any():
         own["x"], own["y"] = (packed(_unit(axis)) for axis in xy)
     before, rows = "", []
     for assignment in (r.assignment for r in run.rounds if len(r.assignment) == count):
-        row = written(assignment)
+        row = encode_clusters(assignment)
         rows.append("" if row == before else row)
         before = row
     if len(rows) == len(run.rounds):
@@ -222,12 +229,13 @@ def _clusters(run: Run) -> dict[str, Any]:
 
 
 def _unit(values: Any) -> Any:
+    """Scale values to [0, 1]; NaN stays."""
     low, high = np.nanmin(values), np.nanmax(values)
     return (values - low) / (high - low) if high > low else np.where(np.isnan(values), values, 0.5)
 
 
-def written(clusters: Iterable[int]) -> str:
-    """One letter a client: its cluster, "." for none, "?" beyond the letters."""
+def encode_clusters(clusters: Iterable[int]) -> str:
+    """Write one letter for each client: its cluster, "." for none, "?" where there are too few letters."""
     return "".join("." if c < 0 else LETTERS[c] if c < len(LETTERS) else "?" for c in clusters)
 
 

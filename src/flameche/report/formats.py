@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV and LaTeX, and amounts in units people read."""
+"""Tables as Markdown, CSV and LaTeX; numbers, bytes and seconds as text."""
 
 import csv
 import io
@@ -11,18 +11,29 @@ ABSENT = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, the number behind it (for sorting and CSV), its spread, of how many it is the mean."""
+    """A cell of a table.
+
+    Attributes:
+        text: what is shown.
+        value: the number behind it, for sorting and CSV.
+        spread: the standard deviation, if the value is a mean.
+        bold: whether the text is bold.
+        count: how many runs the value is the mean of; 0 where it is not known.
+    """
 
     text: str
     value: float | None = None
     spread: float | None = None
     bold: bool = False
-    count: int = 0  # unknown
+    count: int = 0
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, its name in CSV, and whether it holds means (CSV then has a second column for the sd)."""
+    """A column of a table: its heading, and its name in CSV.
+
+    With `spread` it holds means, and CSV has a second column for the standard deviations.
+    """
 
     title: str
     key: str
@@ -32,14 +43,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns; every format shows the same numbers."""
+    """Rows of cells under columns; all formats show the same numbers."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
 
     def markdown(self) -> str:
-        """GitHub pipe table; numbers to the right, the best in bold."""
+        """Write a GitHub pipe table, numbers to the right."""
 
         def cell(cell: Cell) -> str:
             text = _markdown(cell.text)
@@ -53,7 +64,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def csv(self) -> str:
-        """Full precision, one column for the mean and one for the sd, empty where there is no value."""
+        """Write CSV in full precision; mean and sd have a column each, empty where there is no value."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         heads = [
@@ -70,7 +81,7 @@ class Table:
         return out.getvalue()
 
     def tex(self) -> str:
-        """A booktabs tabular, to be used with \\input."""
+        """Write a LaTeX tabular with booktabs rules, for \\input."""
 
         def cell(cell: Cell) -> str:
             text = _tex(cell.text)
@@ -92,7 +103,7 @@ class Table:
 
 
 def human_bytes(amount: float) -> str:
-    """Decimal units: 1 MB = 10⁶ bytes."""
+    """Format bytes in decimal units (1 MB = 10⁶ bytes) with three digits."""
     if math.isnan(amount):
         return ABSENT
     if amount < 999.5:
@@ -105,7 +116,7 @@ def human_bytes(amount: float) -> str:
 
 
 def human_seconds(amount: float) -> str:
-    """From microseconds to hours, about three digits."""
+    """Format seconds in a fitting unit, from microseconds to hours, with about three digits."""
     if math.isnan(amount):
         return ABSENT
     if amount == 0:
@@ -123,12 +134,12 @@ def human_seconds(amount: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Three significant digits, or whole numbers with their thousands apart: 0.00412, 412, 4,120."""
+    """Format with three significant digits, or whole with commas from 1,000 on: 0.00412, 412, 4,120."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else three_digits(value)
 
 
 def three_digits(amount: float) -> str:
-    """Three significant digits without exponents: 0.00412, 4.12, 41.2, 412, 4120."""
+    """Format with three significant digits, without an exponent: 0.00412, 4.12, 41.2, 412, 4120."""
     if 0 < abs(amount) < 0.9995:
         return (
             f"{amount:.{2 - math.floor(math.log10(abs(amount)))}f}"

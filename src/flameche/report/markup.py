@@ -1,4 +1,4 @@
-"""Tables and remarks as HTML, with a colour for each method."""
+"""Writes tables and remarks as HTML, with a colour for each method."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from html import escape
 from markupsafe import Markup
 
 from flameche.methods import METHODS
-from flameche.report.canvas import method_colour
 from flameche.report.formats import ABSENT, Cell, Column, Table
+from flameche.report.style import method_colour
 
 NOT_RUN = "not run"
-LONG = 15  # rows, from which on a table has a search box
-Link = Callable[[int], str]  # from a row's number to an address
-Below = Callable[[Cell, Cell], str]  # from a cell and the one beside it to HTML
+LONG = 15  # a table with more rows has a search box
+Link = Callable[[int], str]  # returns the address to which a row's heading leads, by the row's number
+Below = Callable[[Cell, Cell], str]  # writes what stands below a cell, from it and the one beside it
 
 
 @cache
@@ -26,12 +26,12 @@ def _titles() -> tuple[tuple[str, str], ...]:
 
 
 def method_of(text: str) -> str | None:
-    """Tell which method a row is about, by how its title begins."""
+    """Return the method with whose title a text begins, or None."""
     return next((kind for title, kind in _titles() if re.match(rf"{re.escape(title)}\b", text)), None)
 
 
 def dot(method: str, name: str = "") -> str:
-    """A method's colour; the former default mode is hollow, as its lines are dashed."""
+    """Write a dot in a method's colour; the former default mode has a hollow one, as its lines are dashed."""
     hollow = " hollow" if "former default" in name else ""
     return f'<i class="dot{hollow}" style="--c:{method_colour(method)}"></i>'
 
@@ -48,10 +48,10 @@ def show(
 
     Args:
         table: its columns and rows.
-        label: what it is, for readers who do not see it.
-        link: gives the address that the first cell of a row leads to.
-        pairs: columns that become one with another, by their places: the second stands below the first.
-        below: writes what stands below; without it, the second's text.
+        label: what the table is, for screen readers.
+        link: addresses for the headings of the rows.
+        pairs: columns that are merged, by their places: the second column's cells stand below the first's.
+        below: writes what stands below a cell; by default the text of the second column's cell.
     """
     pairs = pairs or {}
     kept = [place for place in range(len(table.columns)) if place not in pairs.values()]
@@ -83,7 +83,7 @@ def show(
 
 
 def text_of(cell: Cell, beside: Cell) -> str:
-    """Write the text of the cell beside another; nothing where it is absent."""
+    """Write the text of the second cell; "" where it is absent."""
     return "" if beside.text == ABSENT else escape(beside.text)
 
 
@@ -95,7 +95,7 @@ def _pair(cell: Cell, below: str) -> str:
 
 
 def _heads(columns: Sequence[Column]) -> str:
-    """Write one row of headings, or two where titles say "set: measure"."""
+    """Write one row of headings, or two where titles have the form "dataset: measure"."""
     if not any(": " in column.title for column in columns[1:]):
         return f"<tr>{''.join(_heading(column.title, column.numeric) for column in columns)}</tr>"
     upper: list[list[object]] = []
@@ -140,7 +140,7 @@ def _plain(cell: Cell, numeric: bool) -> str:
 
 
 def _is_number(text: str) -> bool:
-    """Such a cell is sorted by its text."""
+    """Return whether a text is a plain number; the page then sorts the cell by its text."""
     return re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
 
 
@@ -149,7 +149,7 @@ def _text(cell: Cell) -> str:
 
 
 def prose(blocks: Iterable[str]) -> Markup:
-    """Write remarks: headings, lists, paragraphs and `code`, as Markdown has them; nothing else is known."""
+    """Convert remarks from Markdown: headings, lists, paragraphs and `code`, nothing else."""
     parts = []
     for block in blocks:
         lines = block.splitlines()

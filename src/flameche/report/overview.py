@@ -1,4 +1,4 @@
-"""What a reader sees first: a few numbers, and methods by sets and settings."""
+"""The top of the page: a few headline numbers, and a table of methods by datasets and settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flameche.report.markup import NOT_RUN, dot
 from flameche.report.runs import Run
 from flameche.report.tables import Series, accuracy_cell, group_series, mean_cell, summary_of
 
-Pair = tuple[str, str]  # set and setting
-SET_TITLES = {  # in the order of the page
+Pair = tuple[str, str]  # dataset and setting
+DATASET_TITLES = {  # in the order of the page
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
@@ -26,12 +26,12 @@ SET_TITLES = {  # in the order of the page
     "pathmnist": "PathMNIST",
     "digits": "digits",
 }
-FOUND = 0.995  # an ARI that is printed as 1.00
+PERFECT = 0.995  # from here on an ARI is printed as 1.00
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number, what it is, and what to know of it."""
+    """A headline number, what it counts, and a remark in small print."""
 
     number: str
     what: str
@@ -40,21 +40,27 @@ class Tile:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean accuracy in percent and mean ARI of one method in one place; NaN where it has none.
+    """Mean accuracy and ARI of one method on one dataset and setting.
 
-    spread: of the accuracy, None with one seed; agreement: the ARI as it is printed.
+    Attributes:
+        accuracy: in percent, NaN where there is none.
+        spread: the standard deviation of the accuracy, None with one seed.
+        ari: NaN where there is none.
+        ari_text: the ARI as it is printed.
+        tooltip: both in words.
+        diverged: whether training diverged under any seed.
     """
 
     accuracy: float
     spread: float | None
     ari: float
-    agreement: str
-    told: str
-    diverged: bool = False  # training of any seed
+    ari_text: str
+    tooltip: str
+    diverged: bool = False
 
 
 class Matrix:
-    """Methods by sets and settings: accuracy and ARI, means over the seeds."""
+    """The table of methods by datasets and settings: accuracy and ARI, means over the seeds."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.series = group_series(runs)
@@ -67,7 +73,7 @@ class Matrix:
             self.rows.setdefault(name, {})[one.first.dataset, one.first.setting] = _score(one)
 
     def _name(self, one: Series) -> str:
-        """Name the scheme too where a method ran under several."""
+        """Return the series' name, with its scheme where the method ran under several."""
         schemes = {
             other.first.scheme
             for other in self.series
@@ -77,12 +83,12 @@ class Matrix:
         return f"{one.name}, {one.first.scheme}" if len(schemes) > 1 else one.name
 
     def html(self, places: Mapping[Pair, str]) -> Markup:
-        """Write it; `places`: where the page has more of each set and setting."""
+        """Write it as HTML; `places` has the id of the page's section on each dataset and setting."""
         sets: dict[str, int] = {}
         for dataset, _ in self.pairs:
             sets[dataset] = sets.get(dataset, 0) + 1
         above = "".join(
-            f'<th scope="colgroup" colspan="{span}" class="group">{escape(title(dataset))}</th>'
+            f'<th scope="colgroup" colspan="{span}" class="group">{escape(dataset_title(dataset))}</th>'
             for dataset, span in sets.items()
         )
         first = {next(pair for pair in self.pairs if pair[0] == dataset) for dataset in sets}
@@ -119,8 +125,8 @@ class Matrix:
         value = "" if math.isnan(score.accuracy) else f' data-value="{score.accuracy:.6g}"'
         level = f' style="--a:{min(max(score.ari, 0.0), 1.0):.2f}"' if known else ""
         return (
-            f'<td class="num score{edge}"{value} title="{escape(score.told)}">{accuracy}'
-            f"<small{level}>{score.agreement}</small></td>"
+            f'<td class="num score{edge}"{value} title="{escape(score.tooltip)}">{accuracy}'
+            f"<small{level}>{score.ari_text}</small></td>"
         )
 
     def _best(self, pair: Pair) -> str:
@@ -131,8 +137,11 @@ class Matrix:
         ]
         return f"{max(scores):.1f}" if len(scores) > 1 else ""
 
-    def own(self) -> str | None:
-        """Name FLAMECHE's row: what compares with the bounds in most places, the default mode first."""
+    def flameche_row(self) -> str | None:
+        """Return FLAMECHE's row that can be compared with FedAvg and Oracle in most places, or None.
+
+        Among rows with as many, the default mode comes first.
+        """
         rows = [name for name in self.rows if self.methods[name] == "flameche"]
 
         def compared(name: str) -> tuple[int, int, bool]:
@@ -142,7 +151,7 @@ class Matrix:
         return max(rows, key=compared, default=None)
 
     def gap(self, name: str, method: str) -> list[float]:
-        """By how many points of accuracy a row is above another method's, place by place."""
+        """Return by how many points a row's accuracy is above another method's, where both have one."""
         other = next((row for row in self.rows if self.methods[row] == method), None)
         if other is None:
             return []
@@ -154,14 +163,14 @@ class Matrix:
         return [gap for gap in gaps if not math.isnan(gap)]
 
 
-def title(dataset: str) -> str:
-    """A set's name as it is printed."""
-    return SET_TITLES.get(dataset, dataset)
+def dataset_title(dataset: str) -> str:
+    """Return a dataset's name as it is printed."""
+    return DATASET_TITLES.get(dataset, dataset)
 
 
 def ordered(pairs: Iterable[Pair]) -> list[Pair]:
-    """Sort by the order of known sets and settings, then by name."""
-    sets, settings = list(SET_TITLES), list(SETTING_TITLES)
+    """Sort datasets and settings: known ones in the order of their titles, then others by name."""
+    sets, settings = list(DATASET_TITLES), list(SETTING_TITLES)
 
     def key(pair: Pair) -> tuple[int, str, int, str]:
         dataset, setting = pair
@@ -176,12 +185,12 @@ def ordered(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def tiles(runs: Sequence[Run], matrix: Matrix) -> list[Tile]:
-    """The headline: how many runs, whether the groups were found, accuracy beside the bounds."""
-    found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _about(runs))]
-    if name := matrix.own():
+    """Make the headline: the number of runs, groups found, accuracy compared with the bounds."""
+    found = [Tile(f"{len(runs):,}", "run" if len(runs) == 1 else "runs", _summary_line(runs))]
+    if name := matrix.flameche_row():
         known = [score.ari for score in matrix.rows[name].values() if not math.isnan(score.ari)]
         if known:
-            right = sum(value >= FOUND for value in known)
+            right = sum(value >= PERFECT for value in known)
             what = "setting" if len(known) == 1 else "settings"
             found.append(Tile(f"{right} of {len(known)}", what, f"in which {name} finds all groups"))
         for method, bound in (("fedavg", "FedAvg"), ("oracle", "Oracle")):
@@ -192,7 +201,7 @@ def tiles(runs: Sequence[Run], matrix: Matrix) -> list[Tile]:
     return found
 
 
-def _about(runs: Sequence[Run]) -> str:
+def _summary_line(runs: Sequence[Run]) -> str:
     summaries = [summary_of(run) for run in runs]
     spent: dict[str, float] = {}
     for summary in summaries:
@@ -204,20 +213,20 @@ def _about(runs: Sequence[Run]) -> str:
         (len({summary.method for summary in summaries}), "method"),
         (len({summary.seed for summary in summaries}), "seed"),
     )
-    told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
-    return " · ".join([*told, *walls])
+    parts = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counts]
+    return " · ".join([*parts, *walls])
 
 
 def _score(one: Series) -> Score:
     accuracy = accuracy_cell(one.runs, 2)
     ari = mean_cell(one.values(lambda s: s.ari), 2)
     seeds = f"{len(one.runs)} seed{'s' if len(one.runs) > 1 else ''}"
-    told = f"accuracy in %: {accuracy.text}, ARI {ari.text}; {seeds}"
+    tooltip = f"accuracy in %: {accuracy.text}, ARI {ari.text}; {seeds}"
     return Score(
         math.nan if accuracy.value is None else accuracy.value,
         accuracy.spread,
         math.nan if ari.value is None else ari.value,
         ari.text,
-        told,
+        tooltip,
         any(summary_of(run).diverged for run in one.runs),
     )

@@ -1,7 +1,6 @@
-"""Read run folders: what was measured, what is unfinished, what cannot be read.
+"""Reads run folders and checks their values, so that the rest of the report can rely on them.
 
-A run lies in `<runs>/<name>/<hash>/<seed>/`. `summary.json` is written last, so its absence means unfinished.
-The values are checked here, once; the rest of the report trusts them.
+A run lies in `<runs>/<name>/<hash>/<seed>/`. `summary.json` is written last; a run without it is unfinished.
 """
 
 import json
@@ -25,7 +24,7 @@ NAN = math.nan
 
 @dataclass(frozen=True)
 class Round:
-    """One line of `rounds.jsonl`; a missing accuracy or ARI is NaN, an unseen client is -1."""
+    """One line of `rounds.jsonl`; a missing accuracy or ARI is NaN, a client never seen is in cluster -1."""
 
     round: int
     accuracy: float
@@ -33,12 +32,12 @@ class Round:
     sizes: tuple[int, ...]
     assignment: tuple[int, ...]
     reclustered: bool
-    lost: Mapping[str, str] = field(default_factory=dict)  # nodes of a network, and why
+    lost: Mapping[str, str] = field(default_factory=dict)  # nodes of a network that dropped out, and why
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Bytes by kind, seconds by part, and what was spent on tuning or known from an oracle."""
+    """What a run cost: bytes by kind, seconds by part, tuning runs, and knowledge from an oracle."""
 
     up: dict[str, float]
     down: dict[str, float]
@@ -50,7 +49,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Summary:
-    """`summary.json`, checked; a number the method does not have is NaN."""
+    """The values of `summary.json`; a number that the method does not have is NaN."""
 
     method: str
     label: str
@@ -61,7 +60,7 @@ class Summary:
     rounds: int
     accuracy: float
     accuracy_per_round: tuple[float, ...]
-    diverged: bool  # then the accuracy is NaN, since that of broken models says nothing
+    diverged: bool  # then the accuracy is NaN, since that of models with NaN weights means nothing
     ari: float
     ari_final: float
     dbi: float
@@ -74,13 +73,15 @@ class Summary:
     device: str
     ledger: Ledger
     notes: tuple[str, ...]
-    noise: str = ""  # what privacy it gives, where there is any
-    leakage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by party: what it could learn
+    noise: str = ""  # the differential privacy that noise gives, as text; "" without noise
+    leakage: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # for each party what it could learn
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. `summary` is there exactly when `status` is "finished"."""
+    """One run, from a folder or a stored line; `summary` is None unless `status` is "finished"."""
 
     folder: Path
     status: Literal["finished", "unfinished", "broken"]
@@ -91,22 +92,26 @@ class Run:
     clients: pd.DataFrame | None = None
     summary: Summary | None = None
     note: str = ""
-    table: str = ""  # of the paper, to which a stored run belongs
-    command: str = ""  # that plays it again, with --seed
+    table: str = ""  # the paper's table to which a stored run belongs
+    command: str = ""  # the command that runs it again, if --seed is added
 
     @property
     def place(self) -> str:
-        """`name/hash/seed`, the same on every machine."""
+        """Return `name/hash/seed`, which is the same on every machine."""
         return "/".join(self.folder.parts[-3:])
 
     @property
     def experiment(self) -> str:
-        """`name/hash`: runs that share it differ by their seed alone."""
+        """Return `name/hash`, which runs share that differ only in their seed."""
         return "/".join(self.folder.parts[-3:-1])
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Read every run under a runs root, an experiment, or a single run; sorted by place."""
+    """Read every run below a folder of runs, an experiment's folder, or one run's; sorted by place.
+
+    Raises:
+        StoreError: if there is no such folder, or no run in it.
+    """
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder; give a runs folder as `flameche run` writes it")
     places = _run_folders(folder.resolve(), depth=3)
@@ -118,17 +123,17 @@ def find_runs(folder: Path) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run folder; what cannot be read is noted, never raised."""
+    """Read one run folder; one that cannot be read is returned with the status "broken" and the reason."""
     try:
         return _read(folder)
     except OSError as problem:
         return Run(folder, "broken", note=f"cannot be read: {problem.strerror or problem}")
-    except Broken as problem:
+    except UnreadableRun as problem:
         return Run(folder, "broken", note=str(problem))
 
 
-class Broken(Exception):
-    """What is stored of one run is damaged."""
+class UnreadableRun(Exception):
+    """A file of a run folder, or a stored line, is damaged."""
 
 
 def _run_folders(folder: Path, depth: int) -> list[Path]:
@@ -151,7 +156,7 @@ def _folders(folder: Path) -> Iterable[Path]:
 
 
 def _natural(path: Path) -> tuple[int, str]:
-    """Seed 10 after seed 9."""
+    """Sort key for folders: seed 10 comes after seed 9."""
     return (int(path.name) if path.name.isdecimal() else -1, path.name)
 
 
@@ -164,7 +169,7 @@ def _read(folder: Path) -> Run:
         try:
             config = tomllib.loads(config_text)
         except tomllib.TOMLDecodeError as problem:
-            raise Broken(f"config.toml is not valid TOML: {problem}") from problem
+            raise UnreadableRun(f"config.toml is not valid TOML: {problem}") from problem
     else:
         missing.append("config.toml")
     finished = (folder / "summary.json").is_file()
@@ -188,7 +193,9 @@ def _read(folder: Path) -> Run:
     clients = None
     if (folder / "clients.parquet").is_file():
         clients = _clients(folder / "clients.parquet")
-        if clients["group"].nunique() < 2 and not config.get("events"):  # earlier versions stored an ARI here
+        if clients["group"].nunique() < 2 and not config.get(
+            "events"
+        ):  # earlier versions stored an ARI all the same
             summary = replace(summary, ari=NAN, ari_final=NAN)
             rounds = tuple(replace(each, ari=NAN) for each in rounds)
     else:
@@ -201,20 +208,20 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
-        raise Broken(f"{path.name} is not UTF-8 text") from problem
+        raise UnreadableRun(f"{path.name} is not UTF-8 text") from problem
 
 
 def _json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as problem:
-        raise Broken(f"{name} is not valid JSON: {problem}") from problem
+        raise UnreadableRun(f"{name} is not valid JSON: {problem}") from problem
 
 
 def _rounds(text: str, finished: bool) -> tuple[Round, ...]:
     lines = [line for line in text.split("\n") if line.strip()]
     if lines and not finished and not text.endswith("\n"):
-        lines.pop()  # a killed run leaves its last line half written
+        lines.pop()  # the last line of a run that was killed may be incomplete
     rounds = []
     for number, line in enumerate(lines, 1):
         name = f"rounds.jsonl line {number}"
@@ -237,19 +244,23 @@ def _clients(path: Path) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(path)
     except Exception as problem:  # pyarrow raises many kinds; all mean that the file is damaged
-        raise Broken("clients.parquet is not a readable Parquet file") from problem
+        raise UnreadableRun("clients.parquet is not a readable Parquet file") from problem
     lacking = [name for name in CLIENT_COLUMNS if name not in frame.columns]
     if lacking:
-        raise Broken(f"clients.parquet lacks the columns {', '.join(lacking)}")
+        raise UnreadableRun(f"clients.parquet lacks the columns {', '.join(lacking)}")
     return frame
 
 
 def parse_summary(content: Any, name: str = "summary.json") -> Summary:
-    """Check a summary, or the like of one."""
+    """Check the content of `summary.json`, or of a stored line with the same keys.
+
+    Raises:
+        UnreadableRun: if a value is missing or has the wrong type; the message begins with `name`.
+    """
     values = _table(content, name)
     lacking = [key for key in ("method", "dataset", "setting", "seed") if values.get(key) is None]
     if lacking:
-        raise Broken(f"{name} lacks {', '.join(lacking)}")
+        raise UnreadableRun(f"{name} lacks {', '.join(lacking)}")
     ledger = _table(values.get("ledger") or {}, f"{name} ledger")
     leakage = _table(values.get("leakage") or {}, f"{name} leakage")
     per_round = values.get("accuracy_per_round") or []
@@ -290,18 +301,19 @@ def parse_summary(content: Any, name: str = "summary.json") -> Summary:
     )
 
 
-def _noise(told: Mapping[str, Any], name: str) -> str:
-    if not told:
+def _noise(privacy: Mapping[str, Any], name: str) -> str:
+    """Describe the differential privacy that a run had; "" without any."""
+    if not privacy:
         return ""
-    epsilon, delta = (_number(told, key, name) for key in ("epsilon_spent", "delta"))
+    epsilon, delta = (_number(privacy, key, name) for key in ("epsilon_spent", "delta"))
     return f"ε = {epsilon:.3g}, δ = {delta:g}, a record" + (
-        ", seeded" if told.get("noise") == "seeded" else ""
+        ", seeded" if privacy.get("noise") == "seeded" else ""
     )
 
 
 def _table(content: Any, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise Broken(f"{name} holds a {type(content).__name__}, expected an object")
+        raise UnreadableRun(f"{name} holds a {type(content).__name__}, expected an object")
     return content
 
 
@@ -310,21 +322,21 @@ def _number(values: Mapping[str, Any], key: str, name: str) -> float:
     if value is None:
         return NAN
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Broken(f"{name}: {key} is {value!r}, expected a number")
+        raise UnreadableRun(f"{name}: {key} is {value!r}, expected a number")
     return float(value)
 
 
 def _whole(values: Mapping[str, Any], key: str, name: str) -> int:
     value = values.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Broken(f"{name}: {key} is {value!r}, expected a whole number")
+        raise UnreadableRun(f"{name}: {key} is {value!r}, expected a whole number")
     return value
 
 
 def _wholes(values: Mapping[str, Any], key: str, name: str) -> tuple[int, ...]:
     value = values.get(key) or []
     if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-        raise Broken(f"{name}: {key} is not a list of whole numbers")
+        raise UnreadableRun(f"{name}: {key} is not a list of whole numbers")
     return tuple(value)
 
 

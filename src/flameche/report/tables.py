@@ -1,6 +1,6 @@
 """The tables of a report: quality and cost of every configuration.
 
-One row is one configuration: its seeds are averaged, mean ± standard deviation with n - 1 in the denominator.
+A row is one configuration, averaged over its seeds: mean ± standard deviation with n - 1 in the denominator.
 """
 
 import math
@@ -16,22 +16,22 @@ from flameche.report.runs import Run, Summary
 
 @dataclass(frozen=True)
 class Series:
-    """The finished runs of one configuration, one per seed, and a name that tells it from its neighbours."""
+    """The finished runs of one configuration, one for each seed, under a name that no other series has."""
 
     runs: tuple[Run, ...]
     name: str
 
     @property
     def first(self) -> Summary:
-        """What all seeds share: method, label, dataset, setting, scheme."""
+        """Return the first seed's summary, for what all seeds share: method, dataset, setting, scheme."""
         return summary_of(self.runs[0])
 
     def values(self, pick: Callable[[Summary], float]) -> list[float]:
-        """One number per seed."""
+        """Return one number for each seed."""
         return [pick(summary_of(run)) for run in self.runs]
 
     def seconds(self, pick: Callable[[Summary], float], device: str) -> list[float]:
-        """One number per seed; NaN where it was measured on another device."""
+        """Return one number for each seed, NaN where it was measured on another device."""
         return self.values(lambda summary: pick(summary) if _device(summary) == device else math.nan)
 
 
@@ -42,21 +42,16 @@ _ORDER = {"flameche": 0, "oracle": 1, "fedavg": 2}
 
 
 def summary_of(run: Run) -> Summary:
-    """The summary of a finished run."""
+    """Return the summary of a finished run."""
     if run.summary is None:
         raise ValueError(f"{run.place} is {run.status}")
     return run.summary
 
 
-def settings(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """The (dataset, setting) pairs of the finished runs, sorted."""
-    return sorted({(run.summary.dataset, run.summary.setting) for run in runs if run.summary})
-
-
 def group_series(runs: Iterable[Run]) -> list[Series]:
-    """Gather finished runs by configuration, sorted by dataset, setting, method and scheme.
+    """Group finished runs by configuration, sorted by dataset, setting, method and scheme.
 
-    Two configurations of the same method and scheme are never averaged: their names tell what differs.
+    Different configurations of one method and scheme are never averaged; their names say in what they differ.
     """
     by_key: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -76,7 +71,7 @@ def group_series(runs: Iterable[Run]) -> list[Series]:
 
 
 def summary_table(runs: Iterable[Run]) -> Table:
-    """Quality and cost of every configuration; the best accuracy of each setting, Oracle aside, is bold.
+    """Make the table of quality and cost; the best accuracy of each setting, apart from Oracle's, is bold.
 
     Dataset and setting have columns of their own when the runs hold more than one pair.
     """
@@ -125,7 +120,7 @@ def summary_table(runs: Iterable[Run]) -> Table:
 
 
 def accuracy_cell(runs: Sequence[Run], digits: int, *, bold: bool = False) -> Cell:
-    """Mean accuracy in percent over the seeds; says so where training diverged."""
+    """Make a cell with the mean accuracy in percent; it says how many seeds diverged."""
     summaries = [summary_of(run) for run in runs]
     made = mean_cell([_percent(summary) for summary in summaries], digits, bold=bold)
     count = sum(summary.diverged for summary in summaries)
@@ -135,7 +130,7 @@ def accuracy_cell(runs: Sequence[Run], digits: int, *, bold: bool = False) -> Ce
 
 
 def cost_table(runs: Iterable[Run]) -> Table:
-    """What each method asks for: bytes by purpose, seconds on both sides, tuning, oracle knowledge."""
+    """Make the table of costs: bytes by purpose, seconds of server and clients, tuning, oracle knowledge."""
     series = group_series(runs)
     device = _device_of_most(series)
     pairs = {(s.first.dataset, s.first.setting) for s in series}
@@ -180,7 +175,7 @@ def cost_table(runs: Iterable[Run]) -> Table:
 
 
 def seed_span(counts: Iterable[int]) -> str:
-    """Say of how many seeds means are: the same number everywhere, or from how many to how many."""
+    """Write how many seeds means are taken over, such as "5 seeds" or "1 to 5 seeds"."""
     known = sorted(set(counts))
     if not known:
         return "no seeds"
@@ -189,9 +184,12 @@ def seed_span(counts: Iterable[int]) -> str:
 
 
 def mean_cell(values: Sequence[float], digits: int | None, *, bold: bool = False) -> Cell:
-    """Mean ± sd (n - 1) over the seeds that have the value; says so when some do not.
+    """Make a cell with mean ± sd (n - 1) over the seeds that have the value; it says when some do not.
 
-    `digits` after the point; None means two, three significant ones below 1, and none above 1,000.
+    Args:
+        values: one for each seed, NaN where a seed has none.
+        digits: after the point; None for two, for three significant ones below 1, for none above 1,000.
+        bold: whether the text is bold.
     """
     present = [value for value in values if not math.isnan(value)]
     if not present:
@@ -225,13 +223,13 @@ def _device(summary: Summary) -> str:
 
 
 def _device_of_most(series: Iterable[Series]) -> str:
-    """Name the device of most runs, whose seconds a table shows: those of several are never averaged."""
+    """Return the device of most runs; a table shows its seconds, as those of several are never averaged."""
     counts = Counter(_device(summary_of(run)) for s in series for run in s.runs)
     return counts.most_common(1)[0][0] if counts else NOT_RECORDED
 
 
 def _timed(series: Series, device: str) -> str:
-    """Name the device of a row's seconds: the table's, or its own where it has no runs on that one."""
+    """Return the device of a row's seconds: the table's, or its own if it has no runs on that one."""
     return (
         device
         if any(_device(summary_of(run)) == device for run in series.runs)
@@ -261,7 +259,7 @@ def _best(series: Iterable[Series]) -> str:
 
 
 def _mean_text(values: Sequence[float], digits: int) -> str:
-    """The mean as printed, so that a tie on paper is a tie in bold."""
+    """Return the mean as it is printed, so that equal numbers in print are bold together."""
     cell = mean_cell(values, digits)
     return ABSENT if cell.value is None else f"{cell.value:.{digits}f}"
 
@@ -275,7 +273,7 @@ def _where_columns(pairs: set[tuple[str, str]]) -> tuple[Column, ...]:
 
 
 def _distinct(runs: Sequence[Run]) -> list[str]:
-    """Labels, with the config values that differ when one label stands for several configurations."""
+    """Name each configuration by its label, with the config values that differ if several share the label."""
     labels = [summary_of(run).label for run in runs]
     if len(runs) == 1:
         return labels
@@ -289,9 +287,9 @@ def _distinct(runs: Sequence[Run]) -> list[str]:
     for run, label, config in zip(runs, labels, flat, strict=True):
         differs = [f"{key}={config[key]}" for key in keys if key in config]
         names.append(f"{label} ({', '.join(differs[:3]) or run.experiment})")
-    told = Counter(names)
+    counts = Counter(names)
     return [
-        name if told[name] == 1 else f"{label} ({run.experiment})"
+        name if counts[name] == 1 else f"{label} ({run.experiment})"
         for name, run, label in zip(names, runs, labels, strict=True)
     ]
 

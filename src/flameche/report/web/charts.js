@@ -94,7 +94,7 @@ var charts = (function () {
     svg.addEventListener("pointerleave", function () {
       fill(cursor, { visibility: "hidden" }); fill(point, { visibility: "hidden" }); tell(last);
     });
-    var marks = [(option.again || []).length ? "dotted: clustered anew" : "", (option.lost || []).length ? "crosses: nodes were lost" : ""].filter(Boolean);
+    var marks = [(option.again || []).length ? "dotted: reclustering" : "", (option.lost || []).length ? "crosses: nodes were lost" : ""].filter(Boolean);
     return fill(figure, {}, [read, svg, marks.length ? make("p", { class: "quiet" }, marks.join("; ")) : null]);
   }
 

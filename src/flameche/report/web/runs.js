@@ -118,7 +118,7 @@
       }))
     ])]));
     parts.push(make("p", { class: "quiet" }, "Tuning runs: " + (run.tuning || 0) + ". Known from an oracle: " + ((run.oracle || []).join(", ") || "nothing") + "."));
-    parts.push(make("h2", {}, "Where it comes from"), make("p", { class: "quiet" }, [make("code", {}, run.place)]));
+    parts.push(make("h2", {}, "Source"), make("p", { class: "quiet" }, [make("code", {}, run.place)]));
     parts.push(run.command ? make("pre", {}, text(run.command) + " --seed " + (run.seed || 0)) : null, folded("Configuration", text(run.config)), folded("Versions and machine", text(run.environment)));
     if (run.files) parts.push(make("p", { class: "files" }, run.files.map(function (file) { return make("a", { href: file, download: "" }, file.replace(/^.*-\d+-/, "")); })));
     return parts.filter(Boolean);

@@ -8,7 +8,7 @@
   function paint(look) {
     if (look === "auto") delete root.dataset.theme; else root.dataset.theme = look;
     switcher.querySelector("span").textContent = look;
-    switcher.setAttribute("aria-label", "Colours: " + (look === "auto" ? "as the system has them" : look));
+    switcher.setAttribute("aria-label", "Colours: " + (look === "auto" ? "follow the system" : look));
   }
   paint(root.dataset.theme || "auto");
   switcher.addEventListener("click", function () {

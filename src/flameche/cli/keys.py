@@ -1,4 +1,4 @@
-"""`flameche keys`: makes key files, and shows what anybody may know of one."""
+"""`flameche keys`: makes key files, and shows what is public about one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flameche.display import out_console, print_json
-from flameche.options import JsonOption
+from flameche.cli.options import JsonOption
+from flameche.cli.output import out_console, print_json
 
 app = typer.Typer(help="Keys for encrypted runs.", no_args_is_help=True)
 
@@ -18,12 +18,14 @@ app = typer.Typer(help="Keys for encrypted runs.", no_args_is_help=True)
 def new_keys(
     folder: Annotated[Path, typer.Argument(help="Where client.key and server.pub go.", metavar="DIR")],
     scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, ckks-paper or paillier.")] = "bfv",
-    clients: Annotated[int, typer.Option("--clients", help="The most terms in a sum.", min=1)] = 100,
+    clients: Annotated[
+        int, typer.Option("--clients", help="The largest number of terms in a sum.", min=1)
+    ] = 100,
     bound: Annotated[float, typer.Option("--bound", help="The largest magnitude of a value.")] = 64.0,
     key_bits: Annotated[int, typer.Option("--key-bits", help="Paillier: 3072 or 2048.")] = 3072,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key: a file for clients (mode 0600) and the server's public part."""
+    """Make a key: a secret file for the clients (mode 0600), and its public part for the server."""
     from flameche.crypto.keyfile import PUBLIC, SECRET, read_info, write_public, write_secret
     from flameche.crypto.registry import keyed_schemes, make_scheme
     from flameche.errors import BadInput, FlamecheError
@@ -31,7 +33,7 @@ def new_keys(
 
     if scheme not in keyed_schemes():
         why = "has no keys" if scheme in SCHEMES else "is not known"
-        raise BadInput(f"--scheme {scheme} {why}; there are keys for {', '.join(keyed_schemes())}")
+        raise BadInput(f"--scheme {scheme} {why}; keys can be made for {', '.join(keyed_schemes())}")
     if key_bits not in (2048, 3072):
         raise BadInput(f"--key-bits {key_bits}: Paillier's keys have 3072 or 2048 bits")
     made = make_scheme(scheme, clients=clients, bound=bound, key_bits=key_bits)
@@ -60,7 +62,7 @@ def show_key(
     file: Annotated[Path, typer.Argument(help="A client.key or server.pub.", metavar="FILE")],
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what anybody may know of a key: scheme, clients, bound, size, fingerprint."""
+    """Show what is public about a key: scheme, clients, bound, size, fingerprint."""
     from flameche.crypto.keyfile import read_info
 
     info = read_info(file)

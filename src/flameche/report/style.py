@@ -1,8 +1,8 @@
-"""How every figure looks and leaves: style, colours, SVG and PDF, without pyplot.
+"""The style of all figures, their colours, and how they become SVG and PDF; without pyplot.
 
-All figures share one width, so that a page can set them side by side on a desk and below each other on a
-phone at the same scale. Text and axes are drawn in INK, marker edges in PAPER: `inline_svg` turns these two
-into the page's own colours, light or dark.
+All figures have the same width, so that the page can place them side by side on a wide screen, and below each
+other on a phone, at the same scale. Text and axes are drawn in INK, the edges of markers in PAPER;
+`inline_svg` replaces these two by the page's own colours, light or dark.
 """
 
 import io
@@ -26,19 +26,20 @@ T = TypeVar("T")
 
 INK, PAPER, UNSEEN = "#22262b", "#fffffe", "#9a9a9a"
 WIDTH = 4.8  # inches, for every figure
-# Of a legend: letters that fit into this width, as many of them as a handle takes; inches of an entry, and of
-# each further line in it; entries below each other for which figures have room.
-LETTERS, HANDLE, ENTRY, LINE, USUAL = 58, 6, 0.22, 0.18, 3
+# Characters that fit into a row of a legend as wide as a figure; a handle takes as much room as six of them.
+LEGEND_CHARACTERS, HANDLE_CHARACTERS = 58, 6
+ENTRY_HEIGHT, LINE_HEIGHT = 0.22, 0.18  # inches of a legend's entry, and of each further line in it
+LEGEND_ROWS = 3  # rows of a legend for which figures have room without growing
 
-# Searched so that no two look alike, by full sight or without red, green or blue cones, and that all hold on
-# white and on black (tests/report/test_looks.py). FLAMECHE has the warmest.
+# Chosen by a search: no two look alike, with full colour vision or without red, green or blue cones, and all
+# can be seen on white and on black (tests/report/test_style.py). FLAMECHE has the warmest.
 METHOD_COLOURS = {
     "flameche": "#D55E00", "flameche-soft": "#F19C71", "fedavg": "#8885F3", "oracle": "#A9A9A9",
     "ifca": "#69BAE4", "fesem": "#0B7357", "fedgroup": "#A43797", "stocfl": "#C7B115", "kfed": "#7A6226",
     "pacfl": "#8531EB",
 }  # fmt: skip
 SPARE_COLOURS = ("#B0413E", "#3F8F8B", "#7A8B2F", "#5C7FB8")
-# Tol's bright colours first, then his light and muted ones that hold on black as well as on white.
+# Paul Tol's bright colours first, then those of his light and muted ones that are seen on black and white.
 CLUSTER_COLOURS = (
     "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE8866", "#44BB99",
     "#8C6BB1", "#999933", "#77AADD", "#FFAABB", "#A6761D", "#BBCC33", "#C05070", "#7F8FA9",
@@ -95,7 +96,7 @@ _STYLE: dict[str, Any] = {
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Run with this module's style, whatever the caller's matplotlib settings are."""
+    """Decorate a drawing function so that it uses this style, whatever the caller's matplotlib settings."""
 
     @wraps(draw)
     def inner(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -108,13 +109,13 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def method_colour(method: str) -> str:
-    """The same colour for a method in every figure and table."""
+    """Return the colour of a method, the same in every figure and table."""
     return METHOD_COLOURS.get(method) or SPARE_COLOURS[sum(method.encode()) % len(SPARE_COLOURS)]
 
 
 @styled
 def to_svg(figure: Figure) -> str:
-    """A standalone SVG without dates or addresses: the same figure gives the same bytes."""
+    """Convert a figure to a standalone SVG; it has no dates, so that the same figure gives the same bytes."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return out.getvalue().replace("'DejaVu Sans'", _FONTS)
@@ -122,14 +123,20 @@ def to_svg(figure: Figure) -> str:
 
 @styled
 def to_pdf(figure: Figure) -> bytes:
-    """The same figure for LaTeX."""
+    """Convert a figure to a PDF, for LaTeX."""
     out = io.BytesIO()
     figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return out.getvalue()
 
 
 def inline_svg(svg: str, prefix: str, describe: str) -> str:
-    """Make an SVG part of a page: own ids, the page's font and colours, as wide as its place."""
+    """Convert an SVG to an element of a page, which has the page's font and colours and fills its container.
+
+    Args:
+        svg: a document, as `to_svg` makes it.
+        prefix: put before every id, so that no two figures of a page share one.
+        describe: what the figure shows, for screen readers.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"| transform="rotate\(-0 [^"]*"|(?<=<g) id="[^"]*"', "", svg)
@@ -140,22 +147,22 @@ def inline_svg(svg: str, prefix: str, describe: str) -> str:
     svg = svg.replace("url(#", f"url(#{prefix}-")
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--paper)")
     svg = svg.replace(_FONTS, "var(--sans)")
-    svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', _shorter, svg)
+    svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', _shorten_coordinates, svg)
     view = re.search(r'viewBox="[^"]*"', svg)
     head = f'<svg {view.group() if view else ""} role="img" aria-label="{escape(describe)}">'
     return head + svg[svg.index(">") + 1 :]
 
 
-def _shorter(found: re.Match[str]) -> str:
-    """Write coordinates to a tenth of a point, which no eye can tell, lines as steps: a quarter as long."""
+def _shorten_coordinates(found: re.Match[str]) -> str:
+    """Round coordinates to a tenth of a point, and write lines as relative steps: a quarter as long."""
     words = found[0].split()
     if len(words) > 6 and set(words[::3]) <= {"M", "L", "z"} and len(words) % 3 < 2:
-        return _steps(words)
+        return _relative_steps(words)
     return " ".join(_tenth(round(10 * float(word))) if _is_number(word) else word for word in words)
 
 
-def _steps(words: Sequence[str]) -> str:
-    """Turn "M x y L x y ..." into steps, each from where the last one came to, so that nothing adds up."""
+def _relative_steps(words: Sequence[str]) -> str:
+    """Write "M x y L x y ..." as steps; each starts at the rounded point before, so that no error adds up."""
     text, here = "", (0, 0)
     for place in range(0, len(words) - 2, 3):
         there = round(10 * float(words[place + 1])), round(10 * float(words[place + 2]))
@@ -166,6 +173,7 @@ def _steps(words: Sequence[str]) -> str:
 
 
 def _tenth(tenths: int) -> str:
+    """Format a number of tenths without superfluous zeros."""
     whole, part = divmod(abs(tenths), 10)
     text = f"{whole or ''}.{part}" if part else str(whole)
     return f"-{text}" if tenths < 0 else text
@@ -176,45 +184,48 @@ def _is_number(word: str) -> bool:
 
 
 def new_axes(height: float) -> tuple[Figure, Axes]:
-    """One figure of the common width, with one pair of axes."""
+    """Make a figure of the common width with one pair of axes; the height is in inches."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def rounds_axis(axes: Axes) -> None:
-    """Whole rounds along the bottom."""
+    """Label the horizontal axis with whole rounds."""
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
 
 
-def bare(axes: Axes) -> None:
-    """No frame, no ticks: the cells speak."""
+def hide_frame(axes: Axes) -> None:
+    """Hide the frame and the ticks of axes that show a matrix."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0)
 
 
-def dot(colour: str, marker: str, label: str) -> Line2D:
-    """A legend entry for points."""
+def point_handle(colour: str, marker: str, label: str) -> Line2D:
+    """Make a legend entry for points."""
     return Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=6, label=label)
 
 
 def legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
-    """Above the axes, in as many columns as the labels allow; a long label goes on below, none is cut.
+    """Place a legend above the axes, in as many columns as fit; long labels are wrapped, none is cut.
 
-    The figure grows by what the legend takes beyond a usual one.
+    The figure grows if the legend takes more than LEGEND_ROWS rows.
     """
-    room = round(LETTERS * figure.get_figwidth() / WIDTH)
-    labels = [folded(str(handle.get_label()), room - HANDLE) for handle in handles]
+    room = round(LEGEND_CHARACTERS * figure.get_figwidth() / WIDTH)
+    labels = [wrap_label(str(handle.get_label()), room - HANDLE_CHARACTERS) for handle in handles]
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
-    columns = max(1, min(len(handles), room // (longest + HANDLE)))
-    heights = [ENTRY + LINE * label.count("\n") for label in labels]
+    columns = max(1, min(len(handles), room // (longest + HANDLE_CHARACTERS)))
+    heights = [ENTRY_HEIGHT + LINE_HEIGHT * label.count("\n") for label in labels]
     tallest = max((sum(column) for column in np.array_split(heights, columns)), default=0.0)
-    figure.set_figheight(figure.get_figheight() + max(0.0, tallest - USUAL * ENTRY))
+    figure.set_figheight(figure.get_figheight() + max(0.0, tallest - LEGEND_ROWS * ENTRY_HEIGHT))
     figure.legend(handles=list(handles), labels=labels, loc="outside upper left", ncols=columns)
 
 
-def folded(text: str, letters: int) -> str:
-    """In lines of so many letters, never starting with the underscore by which matplotlib hides a label."""
-    text = "\n".join(textwrap.wrap(text, letters)) or " "
+def wrap_label(text: str, width: int) -> str:
+    """Wrap a label to lines of at most `width` characters.
+
+    A label that starts with an underscore gets a space before it, since matplotlib would hide it.
+    """
+    text = "\n".join(textwrap.wrap(text, width)) or " "
     return f" {text}" if text.startswith("_") else text

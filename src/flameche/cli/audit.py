@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from flameche.cli.options import JsonOption, RunFolder
+from flameche.cli.output import log, out_console, print_json, print_rows
 
-from flameche.display import log, out_console, print_json, print_rows
-from flameche.options import JsonOption
-
-EXPLAINED = (
-    "Clients solved: their own metadata follow from the sums; a client uses what it knows of itself, too.",
-    "Leverage: how near the sums come to holding one client alone, 0 far, 1 solved.",
+LEGEND = (
+    "Clients solved: their metadata can be computed from the sums; a client uses its own metadata, too.",
+    "Leverage: how close a combination of the sums comes to a single client, from 0 (far) to 1 (solved).",
 )
 
 
-def audit(
-    run: Annotated[Path, typer.Argument(help="A finished run: runs/<name>/<hash>/<seed>.", metavar="RUN")],
-    as_json: JsonOption = False,
-) -> None:
-    """Tell what could be learned from a run: sums opened, numbers of each client, clients solved."""
+def audit(run: RunFolder, as_json: JsonOption = False) -> None:
+    """Show what could be learned from a run: sums opened, numbers about each client, clients solved."""
     from flameche.experiments.leakage import audit_run
 
     found = audit_run(run)
@@ -31,14 +25,14 @@ def audit(
 
 
 def print_audit(found: dict[str, Any]) -> None:
-    """Print what each party could learn, and what was opened."""
+    """Print the result of `audit_run`: a row for each party, then a row for each kind of opened sum."""
     out_console.print(
         f"{found['clients']} clients · scheme {found['scheme']} · no sum over fewer than "
         f"{found['min_cluster']} · {_noise(found['noise'])}",
         style="bold", soft_wrap=True,
     )  # fmt: skip
     rows = []
-    for party, name in (("server", "the server"), ("client", _client(found["scheme"]))):
+    for party, name in (("server", "the server"), ("client", _client_party(found["scheme"]))):
         leak = found[party]
         rows.append(
             {
@@ -53,11 +47,11 @@ def print_audit(found: dict[str, Any]) -> None:
             }
         )
     print_rows(rows, as_json=False)
-    for line in EXPLAINED:
+    for line in LEGEND:
         out_console.print(line, style="dim", soft_wrap=True)
     rows = [
-        {"opened": what, "sums": str(of["sums"]), "clients in a sum": _range(of)}
-        for what, of in found["sums"].items()
+        {"opened": what, "sums": str(sums["sums"]), "clients in a sum": _clients_in_a_sum(sums)}
+        for what, sums in found["sums"].items()
     ]
     if rows:
         print_rows(rows, as_json=False)
@@ -65,19 +59,21 @@ def print_audit(found: dict[str, Any]) -> None:
         log.print(f"note: {note}", soft_wrap=True)
 
 
-def _client(scheme: str) -> str:
-    """Name a party that is a client: under most schemes it has the key that opens sums."""
+def _client_party(scheme: str) -> str:
+    """Name the party that is a client: under most schemes it has the key that opens sums."""
     return "a curious client" if scheme in ("plain", "secagg") else "a key holder"
 
 
-def _range(of: dict[str, int]) -> str:
-    few, many = of["smallest_set"], of["largest_set"]
+def _clients_in_a_sum(sums: dict[str, int]) -> str:
+    few, many = sums["smallest_set"], sums["largest_set"]
     return str(few) if few == many else f"{few} to {many}"
 
 
-def _noise(told: dict[str, Any] | None) -> str:
-    """Say what noise is in the terms of the sums."""
-    if told is None:
+def _noise(noise: dict[str, Any] | None) -> str:
+    """Describe the noise that clients added to their metadata."""
+    if noise is None:
         return "no noise"
-    seeded = ", seeded: for experiments alone" if told["noise"] == "seeded" else ""
-    return f"noise at the source, epsilon = {told['epsilon_spent']:.3g} at delta = {told['delta']:g}{seeded}"
+    seeded = ", seeded: for experiments alone" if noise["noise"] == "seeded" else ""
+    return (
+        f"noise at the source, epsilon = {noise['epsilon_spent']:.3g} at delta = {noise['delta']:g}{seeded}"
+    )

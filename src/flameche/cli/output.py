@@ -1,4 +1,4 @@
-"""What the command line shows: tables, progress bars, JSON. Results go to stdout, the rest to stderr."""
+"""Prints tables, JSON and notes: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 # Paths, names and messages may hold [brackets], which rich would take for markup.
@@ -15,27 +14,13 @@ out_console = Console(width=None if sys.stdout.isatty() else 160, highlight=Fals
 log = Console(stderr=True, highlight=False, markup=False)
 
 
-def scores(record: dict[str, Any]) -> str:
-    """Write a round's accuracy and ARI behind a label."""
-    accuracy, ari = record["accuracy"], record["ari"]
-    text = "" if accuracy is None or accuracy != accuracy else f" · accuracy {100 * accuracy:.1f}%"
-    return text if ari is None or ari != ari else f"{text} · ARI {ari:.2f}"
-
-
-def progress_bar() -> Progress:
-    """Make a progress display on stderr that stays quiet when nobody watches."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=log,
-        disable=not log.is_terminal,
-    )
-
-
 def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
-    """Print one row per run; what all rows share goes above."""
+    """Print a table with one row for each run; values that all runs share go above it.
+
+    Args:
+        summaries: the `summary.json` of each run.
+        as_json: print the summaries as JSON instead, a single one without a list around it.
+    """
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         print_notes(summaries)
@@ -58,23 +43,23 @@ def print_runs(summaries: list[dict[str, Any]], as_json: bool) -> None:
         }
         for s in summaries
     ]
-    same = [key for key in ("data", "seed") if len({row[key] for row in rows}) == 1]
-    about = " · ".join(rows[0][key] if key == "data" else f"{key} {rows[0][key]}" for key in same)
-    kept = [key for key in rows[0] if key not in same and any(row[key] != "–" for row in rows)]
-    if about:
-        out_console.print(f"{about} · {summaries[0]['rounds']} rounds", style="bold")
-    print_rows([{key: row[key] for key in kept} for row in rows], as_json=False)
+    shared = [key for key in ("data", "seed") if len({row[key] for row in rows}) == 1]
+    heading = " · ".join(rows[0][key] if key == "data" else f"{key} {rows[0][key]}" for key in shared)
+    shown = [key for key in rows[0] if key not in shared and any(row[key] != "–" for row in rows)]
+    if heading:
+        out_console.print(f"{heading} · {summaries[0]['rounds']} rounds", style="bold")
+    print_rows([{key: row[key] for key in shown} for row in rows], as_json=False)
     print_notes(summaries)
 
 
-def print_notes(summaries: list[dict[str, Any]]) -> None:
-    """Print what a reader of the results should know."""
-    for note in sorted({note for s in summaries for note in s.get("notes", [])}):
+def print_notes(results: list[dict[str, Any]]) -> None:
+    """Print the notes of several results to stderr, each note once."""
+    for note in sorted({note for result in results for note in result.get("notes", [])}):
         log.print(f"note: {note}", soft_wrap=True)
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows as a table, or as JSON."""
+    """Print rows with the same keys as a table, or as a JSON list; numbers go to the right."""
     if as_json:
         print_json(rows)
         return
@@ -93,7 +78,7 @@ def print_json(value: Any) -> None:
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """Write a number, or a dash for none."""
+    """Format a number, or a dash for None."""
     return "–" if value is None else format(value, form)
 
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from flameche import deploying
-from flameche.cli import app, main
+from flameche.cli import deploy, main
+from flameche.cli.commands import app
 from tests.flower.conftest import heed_interrupts, mentioning, until
 
 NODE = ("node", "--insecure", "--number", "0", "--folder", "x", "--superlink")
@@ -60,7 +60,7 @@ def test_certificates_and_identities_are_written(tmp_path):
     "words", [("local",), ("agree", "app"), ("node", "--superlink", "x:1", "--number", "0", "--folder", "x")]
 )
 def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words):
-    monkeypatch.setattr(deploying, "find_spec", lambda name: None)
+    monkeypatch.setattr(deploy, "find_spec", lambda name: None)
     code, said = refused(monkeypatch, capsys, *words)
     assert code == 2 and "needs flwr: pip install 'flameche[flower]'" in said
 

@@ -1,4 +1,4 @@
-"""`flameche deploy`: writes apps, certificates, keys of nodes; runs a node; plays a deployment here."""
+"""`flameche deploy`: writes apps, certificates and node keys, runs a node, tries a deployment locally."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from flameche.display import log, number, out_console, print_json
+from flameche.cli.errors import exit_on_interrupt
+from flameche.cli.options import JsonOption, Overrides
+from flameche.cli.output import log, number, out_console, print_json
 from flameche.errors import BadInput
-from flameche.options import JsonOption, Overrides
 
 app = typer.Typer(help="FLAMECHE on a real network, with Flower.", no_args_is_help=True)
-Superlink = Annotated[str, typer.Option("--superlink", help="HOST:PORT.", metavar="HOST:PORT")]
+Superlink = Annotated[str, typer.Option("--superlink", help="The SuperLink's address.", metavar="HOST:PORT")]
 
 
 @app.command("init")
@@ -22,7 +23,7 @@ def init(
     nodes: Annotated[int, typer.Option("--nodes", help="How many sites there are.", min=2)] = 6,
     scheme: Annotated[str, typer.Option("--scheme", help="bfv, ckks, paillier, secagg or plain.")] = "bfv",
     classes: Annotated[
-        str, typer.Option("--classes", help="How many there are at all sites together, or their names.")
+        str, typer.Option("--classes", help="How many classes all sites have together, or their names.")
     ] = "",
 ) -> None:
     """Write a Flower app for your own data and model."""
@@ -35,16 +36,20 @@ def init(
 @app.command("local")
 def local(
     app_folder: Annotated[
-        Path | None, typer.Option("--app", help="An app; else digits.", metavar="DIR")
+        Path | None,
+        typer.Option("--app", help="An app's folder; by default an app on digits.", metavar="DIR"),
     ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.", min=2, max=60)] = 6,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds.", min=1)] = None,
-    scheme: Annotated[str | None, typer.Option("--scheme", help="How metadata are sealed.")] = None,
+    scheme: Annotated[str | None, typer.Option("--scheme", help="How metadata are encrypted.")] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Certificates, and nodes that prove who they are.")
+        bool, typer.Option("--tls", help="Use certificates, and nodes with keys of their own.")
     ] = False,
     simulated: Annotated[
-        bool, typer.Option("--simulated", help="Deal the experiment's dataset, whatever the app says.")
+        bool,
+        typer.Option(
+            "--simulated", help="Divide the experiment's dataset among the nodes, whatever the app says."
+        ),
     ] = False,
     overrides: Overrides = None,
     data: Annotated[
@@ -58,22 +63,20 @@ def local(
     ),
     as_json: JsonOption = False,
 ) -> None:
-    """Play an app here: a SuperLink and nodes on this machine, ended again whatever happens."""
+    """Run an app on this machine, with a SuperLink and nodes that are stopped at the end in any case."""
     _need_flwr()
     from flameche.flower.local import Local, digits_app, play
 
-    few = ["data.per_label=2"] if app_folder is None and nodes > 16 else []  # there are not that many digits
-    changes = [*few, *(overrides or [])]
+    # The embedded digits are too few for more than 16 nodes with the default number of images each.
+    fewer_images = ["data.per_label=2"] if app_folder is None and nodes > 16 else []
+    changes = [*fewer_images, *(overrides or [])]
     changes += [f"rounds={rounds}"] if rounds is not None else []
     changes += [f"scheme.kind={scheme}"] if scheme is not None else []
     where = app_folder if app_folder is not None else digits_app(folder / "app")
     settings = (("data", "simulated"),) if simulated else ()
     plan = Local(where, folder, out, nodes, seed, tls, tuple(changes), settings, data)
-    try:
-        summary, run = play(plan, lambda line: log.print(line, soft_wrap=True, markup=False))
-    except KeyboardInterrupt:
-        log.print("flameche: stopped; the same command continues from the last checkpoint")
-        raise typer.Exit(130) from None
+    with exit_on_interrupt("the same command continues from the last checkpoint"):
+        summary, run = play(plan, _print_line)
     if as_json:
         print_json({**summary, "folder": str(run)})
         return
@@ -93,11 +96,11 @@ def certificates(
     host: Annotated[list[str], typer.Option("--host", help="A name or address of the SuperLink; repeat it.")],
     days: Annotated[int, typer.Option("--days", help="How long they are valid.", min=1, max=3650)] = 825,
 ) -> None:
-    """Make certificates for a SuperLink that no public authority knows."""
+    """Make TLS certificates for a SuperLink that has none from a public authority."""
     from flameche.flower.certificates import make_certificates
 
     made = make_certificates(folder, host, days)
-    out_console.print(f"{made.ca}  for every node, and for who runs `flwr`", soft_wrap=True)
+    out_console.print(f"{made.ca}  for every node, and for whoever runs `flwr`", soft_wrap=True)
     out_console.print(f"{made.certificate}  for the SuperLink", soft_wrap=True)
     out_console.print(f"{made.key}  for the SuperLink; mode 0600", soft_wrap=True)
 
@@ -106,7 +109,7 @@ def certificates(
 def identity(
     folder: Annotated[Path, typer.Argument(help="Where node.key and node.key.pub go.", metavar="DIR")],
 ) -> None:
-    """Make the key by which a node proves who it is."""
+    """Make the key with which a node proves its identity."""
     from flameche.flower.certificates import make_node_key
 
     secret, public = make_node_key(folder, "node.key")
@@ -118,11 +121,12 @@ def identity(
 def agree(
     app_folder: Annotated[Path, typer.Argument(help="An app's folder.", metavar="DIR")],
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="As the operator will say.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="The overrides that the operator will use.", metavar="KEY=VALUE"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show by what an app and its run are known, so that sites can hold on to them."""
+    """Show the hashes of an app and of its run, by which a site can check what its node runs."""
     _need_flwr()
     from flameche.flower.agreed import app_hash
     from flameche.flower.local import run_of
@@ -139,18 +143,27 @@ def node(
     superlink: Superlink,
     number_of_node: Annotated[int, typer.Option("--number", help="This site's number, from 0.", min=0)],
     folder: Annotated[Path, typer.Option("--folder", help="Where the node keeps its state.")],
-    key: Annotated[Path | None, typer.Option("--key", help="client.key.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="An npz, or a folder of images.")] = None,
-    trust: Annotated[Path | None, typer.Option("--root-certificates", help="ca.pem.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
-    own_identity: Annotated[Path | None, typer.Option("--identity", help="node.key.")] = None,
-    app_folder: Annotated[
-        Path | None, typer.Option("--app", help="Run this app alone, of which the site has a copy.")
+    key: Annotated[Path | None, typer.Option("--key", help="The clients' secret key, client.key.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The site's data: an npz, or a folder of images.")
     ] = None,
-    run: Annotated[str, typer.Option("--run", help="Take part in this run alone (deploy agree).")] = "",
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; else the app's.")] = "",
+    trust: Annotated[
+        Path | None,
+        typer.Option("--root-certificates", help="The certificate of the SuperLink's authority, ca.pem."),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")] = False,
+    own_identity: Annotated[
+        Path | None, typer.Option("--identity", help="The node's own key, node.key.")
+    ] = None,
+    app_folder: Annotated[
+        Path | None, typer.Option("--app", help="Run only this app, of which the site has a copy.")
+    ] = None,
+    run: Annotated[
+        str, typer.Option("--run", help="Take part only in the run with this hash (see `deploy agree`).")
+    ] = "",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda; by default the app's.")] = "",
 ) -> None:
-    """Run a site's node: Flower's SuperNode, kept warm, and held to what the site agreed to."""
+    """Run a site's node: a Flower SuperNode that starts programs quickly and runs only the agreed app."""
     _need_flwr()
     from flameche.crypto.keyfile import read_secret
     from flameche.flower.site_node import SiteNode
@@ -170,12 +183,15 @@ def node(
             settings[name] = str(path.resolve())
     if key is not None:
         read_secret(key)
-    say = lambda line: log.print(line, soft_wrap=True, markup=False)  # noqa: E731
     try:
-        code = SiteNode(superlink, folder, settings, trust, own_identity, app_folder, say).run()
+        code = SiteNode(superlink, folder, settings, trust, own_identity, app_folder, _print_line).run()
     except KeyboardInterrupt:
         code = 130
     raise typer.Exit(code)
+
+
+def _print_line(line: str) -> None:
+    log.print(line, soft_wrap=True, markup=False)
 
 
 def _need_flwr() -> None:

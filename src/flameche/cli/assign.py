@@ -1,4 +1,4 @@
-"""`flameche assign`: a client that comes after training gets its cluster and its model."""
+"""`flameche assign`: assigns a client that comes after training to a cluster, and writes its model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from flameche.display import log, number, out_console, print_json, print_rows
-from flameche.options import DeviceOption, JsonOption
+from flameche.cli.options import DeviceOption, JsonOption, RunFolder
+from flameche.cli.output import log, number, out_console, print_json, print_rows
 
 
 def assign(
-    run: Annotated[Path, typer.Argument(help="A finished run: runs/<name>/<hash>/<seed>.", metavar="RUN")],
+    run: RunFolder,
     data: Annotated[
         Path,
         # A backslash keeps rich from taking a bracket for markup.
         typer.Option("--data", help=r"The client's npz: x \[n H W], \[n Ch H W] or \[n H W Ch]; y \[n]."),
     ],
-    client: Annotated[str | None, typer.Option("--client", help="Its name; else the file's.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="The client's name; by default the file's.")
+    ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -28,7 +30,7 @@ def assign(
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Give a new client its cluster and model after training: one E-step, nothing is retrained."""
+    """Assign a new client to a cluster after training, by one E-step; nothing is retrained."""
     from flameche.experiments.assign_client import assign_new_client
     from flameche.training.device import choose_device
 
@@ -40,7 +42,7 @@ def assign(
 
 
 def print_assignment(found: dict[str, Any]) -> None:
-    """Print a newcomer's cluster, and all clusters beside it."""
+    """Print the client's cluster, and a table that compares the client with every cluster."""
     sure = "" if found["sure"] is None else f" · sure {100 * found['sure']:.1f}%"
     margin = "" if found["margin"] is None else f" · margin {found['margin']:.4f}"
     out_console.print(
