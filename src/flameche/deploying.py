@@ -26,7 +26,7 @@ def init(
     ] = "",
 ) -> None:
     """Write a Flower app for your own data and model."""
-    from flameche.flower.template import write_app
+    from flameche.flower.app_template import write_app
 
     for file in write_app(folder, nodes, scheme, classes=classes):
         out_console.print(str(file), soft_wrap=True)
@@ -60,17 +60,18 @@ def local(
 ) -> None:
     """Play an app here: a SuperLink and nodes on this machine, ended again whatever happens."""
     _need_flwr()
-    from flameche.flower.local import Local, digits_app, play
+    from flameche.flower.app_template import write_digits_app
+    from flameche.flower.deployment import LocalRun, run_locally
 
     few = ["data.per_label=2"] if app_folder is None and nodes > 16 else []  # there are not that many digits
     changes = [*few, *(overrides or [])]
     changes += [f"rounds={rounds}"] if rounds is not None else []
     changes += [f"scheme.kind={scheme}"] if scheme is not None else []
-    where = app_folder if app_folder is not None else digits_app(folder / "app")
+    where = app_folder if app_folder is not None else write_digits_app(folder / "app")
     settings = (("data", "simulated"),) if simulated else ()
-    plan = Local(where, folder, out, nodes, seed, tls, tuple(changes), settings, data)
+    plan = LocalRun(where, folder, out, nodes, seed, tls, tuple(changes), settings, data)
     try:
-        summary, run = play(plan, lambda line: log.print(line, soft_wrap=True, markup=False))
+        summary, run = run_locally(plan, lambda line: log.print(line, soft_wrap=True, markup=False))
     except KeyboardInterrupt:
         log.print("flameche: stopped; the same command continues from the last checkpoint")
         raise typer.Exit(130) from None
@@ -124,10 +125,10 @@ def agree(
 ) -> None:
     """Show by what an app and its run are known, so that sites can hold on to them."""
     _need_flwr()
-    from flameche.flower.agreed import app_hash
-    from flameche.flower.local import run_of
+    from flameche.flower.app_allowlist import app_hash
+    from flameche.flower.deployment import run_id_of_app
 
-    found = {"app": app_hash(app_folder), "run": run_of(app_folder, overrides or [])}
+    found = {"app": app_hash(app_folder), "run": run_id_of_app(app_folder, overrides or [])}
     if as_json:
         print_json(found)
         return
@@ -153,7 +154,7 @@ def node(
     """Run a site's node: Flower's SuperNode, kept warm, and held to what the site agreed to."""
     _need_flwr()
     from flameche.crypto.keyfile import read_secret
-    from flameche.flower.site_node import SiteNode
+    from flameche.flower.deployment import SiteNode
 
     if insecure == (trust is not None):
         raise BadInput("give --root-certificates ca.pem, or --insecure on a network that you trust")

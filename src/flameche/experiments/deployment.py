@@ -27,10 +27,10 @@ from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import make_method
 from flameche.methods.sketch import session_size
-from flameche.network.job import Job
-from flameche.network.node import Work
-from flameche.network.parcel import Arrays
-from flameche.network.relay import Rules
+from flameche.network.aggregator import AggregationRules
+from flameche.network.message import Arrays
+from flameche.network.node import NodeSetup
+from flameche.network.server_state import ServerSetup
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
 from flameche.training.trainer import Trainer
@@ -69,7 +69,7 @@ def run_id(experiment: Experiment, seed: int) -> str:
     return f"{config_hash(experiment)}-{seed}"
 
 
-def node_work(
+def node_setup(
     experiment: Experiment,
     seed: int,
     number: int,
@@ -77,47 +77,49 @@ def node_work(
     *,
     key_file: Path | None = None,
     device: str = "cpu",
-) -> Work:
+) -> NodeSetup:
     """Prepare one client's part; its data are loaded when they are first needed."""
     check_deployable(experiment)
     if not 0 <= number < experiment.data.clients:
         raise ConfigError(f"node {number} of data.clients = {experiment.data.clients}; numbers begin at 0")
     scheme, box = _client_side(experiment, key_file)
-    part = _Part(experiment, seed, number, data, device)
+    client = _LocalClient(experiment, seed, number, data, device)
     options = experiment.method.model_dump(exclude={"kind"})
-    return Work(
+    return NodeSetup(
         run=run_id(experiment, seed),
         number=number,
         clients=experiment.data.clients,
         rounds=experiment.rounds,
         seed=seed,
         plan=training_plan(experiment),
-        size=lambda: len(part.data.train[1]),
+        size=lambda: len(client.data.train[1]),
         method=lambda world: make_method(experiment.method.kind, world, options),
         scheme=scheme,
         fingerprint=_fingerprint(experiment, scheme),
         min_cluster=experiment.scheme.least,
         noise=source.noise if (source := noisy_source(experiment, seed)) else 0.0,
-        metadata=part.metadata,
-        trainer=part.trainer,
+        metadata=client.metadata,
+        trainer=client.trainer,
         box=box,
-        keepsake=part.keepsake,
+        newcomer_bundle=client.newcomer_bundle,
         config=to_toml(experiment),
     )
 
 
-def server_job(experiment: Experiment, seed: int, *, public_key: Path | None = None, **settings: Any) -> Job:
+def server_setup(
+    experiment: Experiment, seed: int, *, public_key: Path | None = None, **settings: Any
+) -> ServerSetup:
     """Prepare the server's part; `settings` are a job's own: timeout, patience, least_nodes, removed."""
     check_deployable(experiment)
     adder, fingerprint = _server_side(experiment, public_key)
-    rules = Rules(
+    rules = AggregationRules(
         clients=experiment.data.clients,
         least=experiment.scheme.least,
         adder=adder,
         weighting=experiment.training.weighting,
         buffers=experiment.training.bn_buffers,
     )
-    return Job(
+    return ServerSetup(
         run=run_id(experiment, seed),
         rules=rules,
         rounds=experiment.rounds,
@@ -168,7 +170,7 @@ def check_deployable(experiment: Experiment) -> None:
         raise ConfigError('metadata.kind = "mean-pca-shared" needs everybody\'s data at once')
 
 
-class _Part:
+class _LocalClient:
     """One client's data, and what is made of them; loaded once."""
 
     def __init__(
@@ -215,7 +217,7 @@ class _Part:
             return extraction(samples)
         return source.release(np.array([self._number]), lambda: extraction(samples))
 
-    def keepsake(self, keep: Arrays) -> Arrays:
+    def newcomer_bundle(self, keep: Arrays) -> Arrays:
         """Add to what a method keeps what a newcomer needs besides: shape, classes and the run's seed."""
         shape, classes = self.data.shape, self.data.classes
         numbers = {"shape": shape, "classes": classes, "seed": self._seed}
