@@ -81,7 +81,7 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
         ),
         (("local", "--data", "nowhere"), "holds neither 0.npz"),
         (("local", "--set", "name='a b'"), "name"),
-        (("agree", "nowhere"), "is no app"),
+        (("agree", "nowhere"), "is not an app"),
         (("node", "--superlink", "x:1", "--number", "0", "--folder", "x"), "--root-certificates"),
         ((*NODE, "x:1", "--key", "n"), "no such"),
         ((*NODE, "x:1", "--key", __file__), "not a key file"),

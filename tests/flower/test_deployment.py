@@ -137,7 +137,7 @@ def test_a_server_that_is_killed_goes_on_and_ends_the_same(federation, undisturb
     assert (next(out.rglob("checkpoint.npz"))).is_file()
     assert_blind(federation, out)
     said = list(run(federation, out))
-    assert any("going on after round 1" in line for line in said)
+    assert any("resuming after round 1" in line for line in said)
     *_, summary, rounds = read(federation, out)
     before, expected = undisturbed[4], undisturbed[3]
     assert [r["assignment"] for r in rounds] == [r["assignment"] for r in before]
@@ -161,7 +161,7 @@ def test_a_site_may_hold_on_to_what_it_agreed_to(federation, undisturbed):
     assert app_hash(federation.app) == federation.network.runs()[-1]["fab-hash"]
     assert run_id_of_app(federation.app, []) == f"{undisturbed[3]['config_hash']}-0"
     said = list(run(federation, federation.folder / "open", "scheme.kind=plain rounds=1", patience=1))
-    assert sum("has a key, but this run's metadata would not be sealed" in line for line in said) == 3
+    assert sum("has a key, but this run would not encrypt its metadata" in line for line in said) == 3
 
 
 def test_deploy_node_joins_and_leaves_without_a_trace(federation):
@@ -193,7 +193,7 @@ def test_an_unregistered_node_is_refused(federation):
     assert "Failed to initialize the connection" in (site.folder / "node.log").read_text(), last_line(
         site.folder / "node.log"
     )
-    federation.network.stop_node(9)
+    federation.network.processes.stop([federation.network.nodes.pop(9).program])
 
 
 def test_a_node_that_is_killed_or_sends_garbage_is_lost_and_the_rest_goes_on(federation):

@@ -41,7 +41,7 @@ def test_who_does_not_listen_is_killed():
     words = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"]
     with subprocess.Popen(words, process_group=0, stdout=subprocess.PIPE) as deaf:
         deaf.stdout.readline()
-        process_reaper.stop([deaf.pid], patience=0.3)
+        process_reaper.stop([deaf.pid], grace=0.3)
         assert deaf.wait() == -signal.SIGKILL
 
 
@@ -145,7 +145,8 @@ def warm(tmp_path_factory):
     write_secret(folder / "client.key", make_scheme("bfv", clients=3))
     code = (
         "import sys, tenseal, flameche.flower._fast.fork_server as w\n"
-        "w.NEEDED = ('told', 'flameche.crypto.keyfile', 'cryptography.hazmat.primitives.asymmetric.ec')\n"
+        "w.PRELOADED_MODULES = ('told', 'flameche.crypto.keyfile',"
+        "    'cryptography.hazmat.primitives.asymmetric.ec')\n"
         "w.PROGRAMS = {'told': 'told:main'}; sys.argv = ['warm', sys.argv[1]]; w.main()"
     )
     env = {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}

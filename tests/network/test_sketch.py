@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flameche.flower.results import run_summary
 from sklearn.metrics import adjusted_rand_score
 
 from flameche.crypto.keyfile import read_secret
@@ -12,6 +11,7 @@ from flameche.crypto.plain import Plain
 from flameche.crypto.registry import make_scheme
 from flameche.errors import ConfigError
 from flameche.experiments.deployment import node_setup
+from flameche.flower.results import run_summary
 from flameche.network.message import Message, NoReply, RejectedMessage, bytes_array
 from flameche.network.node import Node
 from flameche.network.node_storage import NodeStorage

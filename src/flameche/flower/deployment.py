@@ -213,10 +213,6 @@ class LocalNetwork:
         """Remove a node, by Flower's id, from the SuperLink for good."""
         self._flwr("supernode", "unregister", str(node), CONNECTION)
 
-    def stop_node(self, number: int) -> None:
-        """Stop a node."""
-        self.processes.stop([self.nodes.pop(number).program])
-
     def run(self, app: Path, settings: Mapping[str, Any]) -> Iterator[str]:
         """Run an app; yield the lines that its server prints, until it ends."""
         config = self.folder / "server" / "run.toml"

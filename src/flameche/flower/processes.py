@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from flameche.errors import FlamecheError
 from flameche.flower import process_reaper
@@ -37,10 +38,32 @@ class ChildProcesses:
         self, name: str, command: Sequence[str | Path], log: Path | None, env: Mapping[str, str]
     ) -> Program:
         """Start a program; its output goes to the log file, or to our own output."""
-        with _deferred_interrupt(), ExitStack() as stack:
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-            out = None if log is None else stack.enter_context(log.open("ab"))
+        if log is None:
+            return self._start(name, command, None, env, None)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            return self._start(name, command, log, env, out)
+
+    def stream(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[str]:
+        """Start a program and yield its lines; it is stopped with the iterator. FlamecheError if it fails."""
+        with ExitStack() as stack:
+            program = self._start(name, command, None, env, subprocess.PIPE, stack)
+            assert program.stdout is not None
+            yield from (line.decode(errors="replace").rstrip("\n") for line in program.stdout)
+            if code := program.wait():
+                raise FlamecheError(f"{name} failed (exit code {code})")
+
+    def _start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path | None,
+        env: Mapping[str, str],
+        out: IO[bytes] | int | None,
+        stack: ExitStack | None = None,
+    ) -> Program:
+        """Start a program that the reaper knows, and that is stopped with the stack if there is one."""
+        with _deferred_interrupt():
             program = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -49,28 +72,13 @@ class ChildProcesses:
                 env={**os.environ, **env},
                 process_group=0,  # in our session, so that a forked process may join the group
             )
-            self._register(name, program, log)
-        return program
-
-    def stream(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[str]:
-        """Start a program and yield its lines; it is stopped with the iterator. FlamecheError if it fails."""
-        with ExitStack() as stack:
-            with _deferred_interrupt():
-                program = subprocess.Popen(
-                    [str(part) for part in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **env},
-                    process_group=0,
-                )
-                self._register(name, program, None)
+            self._running[program.pid] = (name, program, log)
+            self._tell_reaper(program.pid)
+            if stack is not None:
                 stack.callback(self.stop, [program])
-                assert program.stdout is not None
-                lines = stack.enter_context(program.stdout)
-            yield from (line.decode(errors="replace").rstrip("\n") for line in lines)
-            if code := program.wait():
-                raise FlamecheError(f"{name} failed (exit code {code})")
+                if program.stdout is not None:
+                    stack.enter_context(program.stdout)
+        return program
 
     @property
     def ids(self) -> list[int]:
@@ -118,10 +126,6 @@ class ChildProcesses:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _register(self, name: str, program: Program, log: Path | None) -> None:
-        self._running[program.pid] = (name, program, log)
-        self._tell_reaper(program.pid)
 
     def _tell_reaper(self, group: int) -> None:
         assert self._reaper.stdin is not None

@@ -78,7 +78,7 @@ def run_summary(experiment: Experiment, seed: int, own_data: bool, run: Coordina
     trained = _trained_models(run)
     if untrained := [k for k, name in enumerate(state.names) if name not in trained]:
         clusters = ", ".join(map(str, untrained))
-        notes.append(f"nobody has trained the model of cluster {clusters}: its row in models.npz is missing")
+        notes.append(f"nobody has trained the model of cluster {clusters}: its row in models.npz is NaN")
     lost = sum(len(record.get("lost", {})) for record in records)
     if lost:
         notes.append(f"nodes were lost {lost} times; rounds.jsonl says when and why")

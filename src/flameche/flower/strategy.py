@@ -6,13 +6,14 @@ Flower's hooks for single rounds are not used. Results go to a run folder, as in
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -152,10 +153,7 @@ class Flameche(Strategy):
             )
 
     def _records(self) -> list[dict[str, Any]]:
-        import json
-
-        text = (self.folder / "rounds.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def _read(path: Path) -> Experiment:
@@ -166,7 +164,7 @@ def _read(path: Path) -> Experiment:
 def _result(records: list[dict[str, Any]], models: dict[str, Any], summary: dict[str, Any]) -> Result:
     """Convert the results to Flower's format; the arrays are the models, one row for each cluster."""
     result = Result()
-    result.arrays = ArrayRecord({key: _array(rows) for key, rows in models.items()})
+    result.arrays = ArrayRecord({key: Array(np.asarray(rows)) for key, rows in models.items()})
     for record in records:
         number, accuracy = record["round"], record["accuracy"]
         result.train_metrics_clientapp[number] = MetricRecord(
@@ -175,9 +173,3 @@ def _result(records: list[dict[str, Any]], models: dict[str, Any], summary: dict
         if accuracy is not None and not np.isnan(accuracy):
             result.evaluate_metrics_clientapp[number] = MetricRecord({"accuracy": float(accuracy)})
     return result
-
-
-def _array(rows: Any) -> Any:
-    from flwr.app import Array
-
-    return Array(np.asarray(rows))

@@ -9,7 +9,7 @@ need        it lacks the models in `names`
 lack        it has lost earlier messages of this round and needs them again
 unreadable  it cannot decrypt the clients' state
 
-`gives` lists uploads that need no answer: sealed metadata, trained models. Their arrays are named
+`gives` lists uploads that need no answer: encrypted metadata, trained models. Their arrays are named
 `give/NUMBER/…`, those that belong to `said` are named `ask/…`.
 """
 

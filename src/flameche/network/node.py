@@ -300,7 +300,7 @@ class Node:
         return Metadata(phi, counts)
 
     def _metadata(self, instance: str | None = None) -> Metadata:
-        """Return this client's metadata, from its disk; they are computed again when a run begins anew.
+        """Return this client's metadata, from its disk; they are computed again when a run is restarted.
 
         Metadata with noise are not: a server that made a node draw it often could average it out.
         """

@@ -4,7 +4,7 @@ A method is written as if all clients were in one process. A node has one client
 something of the others, the node asks the server (`Replay.ask`). The answer arrives with a later message, so
 the method stops there (`Paused`), and the next message runs the round again from its start, with one more
 answer in the log. Every random draw comes from a named stream, so each replay takes the same path, on every
-node. Uploads that need no answer, such as sealed metadata, are sent along with the next question.
+node. Uploads that need no answer, such as encrypted metadata, are sent along with the next question.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RoundState:
     finish: bool = False  # the last exchange, after all rounds
     attempt: int = 1
     lost: dict[int, str] = field(default_factory=dict)  # every node that was excluded at some time, and why
-    team: list[int] = field(default_factory=list)  # the nodes that play the round now
+    team: list[int] = field(default_factory=list)  # the nodes that run the round now
     excluded: set[int] = field(default_factory=set)
     draws: int = 1
     log: list[Message] = field(default_factory=list)
