@@ -26,9 +26,9 @@ from flameche.crypto.keyfile import PUBLIC
 from flameche.experiments.config import config_hash, load_experiment
 from flameche.experiments.provenance import provenance
 from flameche.experiments.run_folder import run_path
-from flameche.flower import guard
-from flameche.flower.fleet import MARK, Fleet
-from flameche.flower.local import digits_app, make_keys, start_node
+from flameche.flower import process_reaper
+from flameche.flower.app_template import write_digits_app
+from flameche.flower.deployment import LOG_PREFIX, LocalNetwork, make_keys
 from flameche_benchmarks.machine import cpu_seconds, memory_used
 from flameche_reproduction.results_index import ResultsFile
 
@@ -39,7 +39,7 @@ SERVER = """
 import logging, time
 from flwr.serverapp import ServerApp
 from flameche.flower.transport import GridTransport
-from flameche.network.parcel import Parcel
+from flameche.network.message import Message
 
 app = ServerApp()
 
@@ -50,14 +50,14 @@ def main(grid, context):
         time.sleep(0.2)
     for number in range(context.run_config["exchanges"] + 1):
         begun = time.perf_counter()
-        found = transport.exchange({node: Parcel({"n": number}) for node in transport.nodes()}, 600)
-        lost = sum(not isinstance(reply, Parcel) for reply in found.values())
+        found = transport.exchange({node: Message({"n": number}) for node in transport.nodes()}, 600)
+        lost = sum(not isinstance(reply, Message) for reply in found.values())
         logging.getLogger("flwr").info(f"flameche: {number} {time.perf_counter() - begun} {lost}")
 """
 CLIENT = """
 from flwr.app import Message
 from flwr.clientapp import ClientApp
-from flameche.flower.records import pack, unpack
+from flameche.flower.transport import pack, unpack
 
 app = ClientApp()
 
@@ -82,7 +82,7 @@ messages; *warm*: as `flameche deploy` runs them.
 
 def empty_app(folder: Path, nodes: int, exchanges: int) -> Path:
     """Write an app whose nodes send back what they get: nothing."""
-    app = digits_app(folder)
+    app = write_digits_app(folder)
     text = (app / "pyproject.toml").read_text().replace("flameche.flower.server_app:app", "echo_server:app")
     text = text.replace("flameche.flower.client_app:app", "echo_client:app")
     (app / "pyproject.toml").write_text(f"{text}nodes = {nodes}\nexchanges = {exchanges}\n")
@@ -92,55 +92,55 @@ def empty_app(folder: Path, nodes: int, exchanges: int) -> Path:
 
 
 class Peak(threading.Thread):
-    """Watches the memory of a fleet."""
+    """Records the peak memory of a network's processes."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, network: LocalNetwork) -> None:
         super().__init__(daemon=True)
-        self.fleet, self.most, self.over = fleet, 0, threading.Event()
+        self.network, self.most, self.over = network, 0, threading.Event()
 
     def run(self) -> None:
         """Look every few seconds."""
         while not self.over.wait(5.0):
-            self.most = max(self.most, memory_used(list(household(self.fleet))))
+            self.most = max(self.most, memory_used(list(household(self.network))))
 
 
-def household(fleet: Fleet) -> set[int]:
-    """List all processes of a fleet."""
-    return guard.households(fleet.processes.ids, guard.processes())
+def household(network: LocalNetwork) -> set[int]:
+    """List all processes of a network."""
+    return process_reaper.descendants(network.processes.ids, process_reaper.process_table())
 
 
 def measure(nodes: int, rounds: int, cold: bool) -> dict[str, Any]:
     """Start n nodes; time empty exchanges, then rounds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        app = digits_app(folder / "app")
+        app = write_digits_app(folder / "app")
         changes = [*CHANGES, f"data.clients={nodes}", f"rounds={rounds}"]
         experiment = load_experiment(app / "experiment.toml", changes)
         begun = time.perf_counter()
-        with Fleet(folder, nodes, warm=not cold) as fleet:
+        with LocalNetwork(folder, nodes, forked=not cold) as network:
             keys = make_keys(experiment, folder / "keys")
             assert keys is not None
-            fleet.start_link()
+            network.start_superlink()
             for number in range(nodes):
-                start_node(fleet, number, keys)
-            watch = Peak(fleet)
+                network.start_site(number, keys)
+            watch = Peak(network)
             watch.start()
             told = {"nodes": nodes, "exchanges": 5}
             empty = [
-                float(line.partition(MARK)[2].split()[1])
-                for line in fleet.run(empty_app(folder / "empty", nodes, 5), told)
-                if MARK in line
+                float(line.partition(LOG_PREFIX)[2].split()[1])
+                for line in network.run(empty_app(folder / "empty", nodes, 5), told)
+                if LOG_PREFIX in line
             ]
             ready = time.perf_counter() - begun - sum(empty)
             settings = {"set": " ".join(changes), "out": str(folder / "runs"), "key": str(keys / PUBLIC)}
-            spent = cpu_seconds(list(household(fleet)))
+            spent = cpu_seconds(list(household(network)))
             ends = []
-            for line in fleet.run(app, {**settings, "patience": 600, "timeout": 600}):
-                if MARK in line:
-                    print(f"  {line.partition(MARK)[2]}", file=sys.stderr, flush=True)
-                    if f"{MARK}round " in line or "rounds of" in line:
+            for line in network.run(app, {**settings, "patience": 600, "timeout": 600}):
+                if LOG_PREFIX in line:
+                    print(f"  {line.partition(LOG_PREFIX)[2]}", file=sys.stderr, flush=True)
+                    if f"{LOG_PREFIX}round " in line or "rounds of" in line:
                         ends.append(time.perf_counter())
-            spent = cpu_seconds(list(household(fleet))) - spent
+            spent = cpu_seconds(list(household(network))) - spent
             watch.over.set()
             watch.join()
         run = run_path(folder / "runs", experiment.name, config_hash(experiment), 0)

@@ -38,7 +38,7 @@ def test_an_app_is_written(tmp_path):
 @pytest.mark.parametrize("words", [("--classes", text) for text in ("1", "ill,ill", "3,", ",", " ", "-3")])
 def test_an_app_for_classes_that_cannot_be_is_not_written(tmp_path, monkeypatch, capsys, words):
     code, said = refused(monkeypatch, capsys, "init", tmp_path / "scans", *words)
-    assert code == 2 and "expected how many there are" in said and not (tmp_path / "scans").exists()
+    assert code == 2 and "expected the number of classes" in said and not (tmp_path / "scans").exists()
 
 
 def test_own_data_without_the_number_of_classes_start_nothing(tmp_path, monkeypatch, capsys):
@@ -81,7 +81,7 @@ def test_without_flower_one_line_says_what_is_missing(monkeypatch, capsys, words
         ),
         (("local", "--data", "nowhere"), "holds neither 0.npz"),
         (("local", "--set", "name='a b'"), "name"),
-        (("agree", "nowhere"), "is no app"),
+        (("agree", "nowhere"), "is not an app"),
         (("node", "--superlink", "x:1", "--number", "0", "--folder", "x"), "--root-certificates"),
         ((*NODE, "x:1", "--key", "n"), "no such"),
         ((*NODE, "x:1", "--key", __file__), "not a key file"),

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flameche.flower import guard
+from flameche.flower import process_reaper
+from flameche.flower.app_template import write_digits_app
 
 EXPERIMENT = """
 name = "loop"
@@ -41,7 +42,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flameche.flower.client_app import handle
-from flameche.flower.records import unpack
+from flameche.flower.transport import unpack
 
 app = ClientApp()
 
@@ -80,28 +81,35 @@ def load(node):
 """
 
 
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    """Write the digits app, and put its folder on Python's path, as Flower does."""
+    folder = write_digits_app(tmp_path / "app")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
 @pytest.fixture(scope="module")  # nodes that wait look for work, which takes time from other tests
 def federation(tmp_path_factory):
     """Start everything once; afterwards nothing is left running."""
     pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
     from flameche.experiments.config import load_experiment
-    from flameche.flower.fleet import Fleet
-    from flameche.flower.local import certificates, digits_app, make_keys, start_node
+    from flameche.flower.deployment import LocalNetwork, ensure_certificates, make_keys
 
     folder = tmp_path_factory.mktemp("flower")
-    app = digits_app(folder / "app")
+    app = write_digits_app(folder / "app")
     (app / "experiment.toml").write_text(EXPERIMENT)
     (app / "naughty.py").write_text(NAUGHTY)
     (app / "hooks.py").write_text(HOOKS)
     told = (app / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(told.replace("flameche.flower.client_app:app", "naughty:app"))
     keys = make_keys(load_experiment(app / "experiment.toml"), folder / "keys")
-    with Fleet(folder, 3, certificates(folder / "tls")) as fleet:
-        fleet.start_link()
+    with LocalNetwork(folder, 3, ensure_certificates(folder / "tls")) as network:
+        network.start_superlink()
         for number in range(3):
-            start_node(fleet, number, keys)
-        until(lambda: fleet.online() == 3)
-        yield SimpleNamespace(fleet=fleet, app=app, keys=keys, folder=folder)
+            network.start_site(number, keys)
+        until(lambda: network.online() == 3)
+        yield SimpleNamespace(network=network, app=app, keys=keys, folder=folder)
     assert not mentioning(folder), "processes were left behind"
 
 
@@ -113,7 +121,7 @@ def heed_interrupts():
 def mentioning(folder):
     """Find running processes that were started for a folder: it is in their words or their environment."""
     found = []
-    for pid in guard.processes():
+    for pid in process_reaper.process_table():
         for what in ("cmdline", "environ"):
             try:
                 with open(f"/proc/{pid}/{what}", "rb") as file:

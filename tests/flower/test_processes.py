@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from flameche.errors import FlamecheError
-from flameche.flower import guard, shim
-from flameche.flower.processes import Processes, free_ports, last_words
+from flameche.flower import process_reaper
+from flameche.flower._fast import launcher
+from flameche.flower.processes import ChildProcesses, free_ports, last_line
 from tests.flower.conftest import until
 
 FAMILY = (
@@ -19,7 +20,7 @@ FAMILY = (
 
 
 def running(pids):
-    return set(pids) & guard.processes().keys()
+    return set(pids) & process_reaper.process_table().keys()
 
 
 def started(log):
@@ -27,12 +28,12 @@ def started(log):
 
 
 def test_ending_a_program_ends_all_that_it_started(tmp_path):
-    with Processes() as processes:
+    with ChildProcesses() as processes:
         program = processes.start("family", ["sh", "-c", FAMILY], tmp_path / "log", {})
         started(tmp_path / "log")
-        family = guard.households([program.pid], guard.processes())
+        family = process_reaper.descendants([program.pid], process_reaper.process_table())
         assert len(family) == 3
-        processes.end([program])
+        processes.stop([program])
         assert not running(family)
 
 
@@ -40,22 +41,22 @@ def test_who_does_not_listen_is_killed():
     words = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"]
     with subprocess.Popen(words, process_group=0, stdout=subprocess.PIPE) as deaf:
         deaf.stdout.readline()
-        guard.end([deaf.pid], patience=0.3)
+        process_reaper.stop([deaf.pid], grace=0.3)
         assert deaf.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_process_that_is_killed(tmp_path, sign):
     code = (
-        "import sys, time; from pathlib import Path; from flameche.flower.processes import Processes\n"
-        "program = Processes().start('family', ['sh', '-c', sys.argv[1]], Path(sys.argv[2]), {})\n"
+        "import sys, time; from pathlib import Path; from flameche.flower.processes import ChildProcesses\n"
+        "program = ChildProcesses().start('family', ['sh', '-c', sys.argv[1]], Path(sys.argv[2]), {})\n"
         "print(program.pid, flush=True); time.sleep(100)"
     )
     words = [sys.executable, "-c", code, FAMILY, str(tmp_path / "log")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as victim:
         leader = int(victim.stdout.readline())
         started(tmp_path / "log")
-        family = guard.households([leader], guard.processes())
+        family = process_reaper.descendants([leader], process_reaper.process_table())
         assert len(family) == 3
         victim.send_signal(sign)
         victim.wait()
@@ -74,11 +75,11 @@ def test_ctrl_c_while_a_program_is_being_started_leaves_nothing(way, monkeypatch
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with Processes() as processes:
+        with ChildProcesses() as processes:
             monkeypatch.setattr(subprocess, "Popen", Interrupted)
             ways = {
                 "start": lambda: processes.start("it", ["sleep", "321"], None, {}),
-                "follow": lambda: next(processes.follow("it", ["sleep", "321"], {})),
+                "follow": lambda: next(processes.stream("it", ["sleep", "321"], {})),
             }
             with pytest.raises(KeyboardInterrupt):
                 ways[way]()
@@ -90,7 +91,7 @@ def test_ctrl_c_while_a_program_is_being_started_leaves_nothing(way, monkeypatch
 
 
 def test_a_program_that_ended_is_told_with_its_last_words(tmp_path):
-    with Processes() as processes:
+    with ChildProcesses() as processes:
         program = processes.start(
             "the link", ["sh", "-c", "echo port is taken; exit 3"], tmp_path / "log", {}
         )
@@ -101,8 +102,8 @@ def test_a_program_that_ended_is_told_with_its_last_words(tmp_path):
 
 def test_a_program_that_was_killed_is_told_and_last_words_have_no_colours(tmp_path):
     (tmp_path / "log").write_text("\x1b[92mINFO \x1b[0m: all is well\n")
-    assert last_words(tmp_path / "log") == "INFO : all is well"
-    with Processes() as processes:
+    assert last_line(tmp_path / "log") == "INFO : all is well"
+    with ChildProcesses() as processes:
         assert not processes.ended
         processes.start("node 4", ["sleep", "100"], tmp_path / "log", {}).kill()
         until(lambda: processes.ended)
@@ -143,23 +144,24 @@ def warm(tmp_path_factory):
     (folder / "told.py").write_text(TOLD)
     write_secret(folder / "client.key", make_scheme("bfv", clients=3))
     code = (
-        "import sys, tenseal, flameche.flower.warm as w\n"
-        "w.NEEDED = ('told', 'flameche.crypto.keyfile', 'cryptography.hazmat.primitives.asymmetric.ec')\n"
+        "import sys, tenseal, flameche.flower._fast.fork_server as w\n"
+        "w.PRELOADED_MODULES = ('told', 'flameche.crypto.keyfile',"
+        "    'cryptography.hazmat.primitives.asymmetric.ec')\n"
         "w.PROGRAMS = {'told': 'told:main'}; sys.argv = ['warm', sys.argv[1]]; w.main()"
     )
     env = {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    with Processes() as processes:
+    with ChildProcesses() as processes:
         processes.start("warm", [sys.executable, "-c", code, str(folder / "socket")], folder / "log", env)
         until(lambda: (folder / "socket").exists() or processes.check())
         yield folder
 
 
 def ask(warm, *arguments, cwd=None, **env):
-    words = [sys.executable, "-I", "-S", shim.__file__, "told", "/bin/echo", *arguments]
+    words = [sys.executable, "-I", "-S", launcher.__file__, "told", "/bin/echo", *arguments]
     told = {
         "WORD": "of the caller",
         "KEY": str(warm / "client.key"),
-        shim.SOCKET: str(warm / "socket"),
+        launcher.SOCKET: str(warm / "socket"),
         **env,
     }
     return subprocess.run(
@@ -186,10 +188,10 @@ def test_copies_leave_no_trace(warm):
 
 
 def test_without_a_warm_process_the_real_program_runs(warm, tmp_path):
-    done = ask(warm, "it", "is", "cold", cwd=tmp_path, **{shim.SOCKET: str(warm / "nobody")})
+    done = ask(warm, "it", "is", "cold", cwd=tmp_path, **{launcher.SOCKET: str(warm / "nobody")})
     assert (done.returncode, done.stdout) == (0, "it is cold\n")
 
 
 def test_but_not_where_only_agreed_apps_may_run(warm):
-    done = ask(warm, **{shim.SOCKET: str(warm / "nobody"), shim.AGREED: "0" * 64})
+    done = ask(warm, **{launcher.SOCKET: str(warm / "nobody"), launcher.ALLOWED_APPS: "0" * 64})
     assert done.returncode == 1 and "start the node again" in done.stderr and not done.stdout

@@ -7,14 +7,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'flameche[flower]'")
 
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Error, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 
 from flameche.errors import DataError, FlamecheError
 from flameche.flower.client_app import handle
-from flameche.flower.records import pack, unpack
-from flameche.flower.transport import GridTransport
-from flameche.network.parcel import Lost, Parcel
+from flameche.flower.transport import GridTransport, pack, unpack
+from flameche.network.message import Message, NoReply
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +62,15 @@ class FakeGrid:
 
 
 def echo(message):
-    return Message(
-        pack(Parcel({"got": unpack(message.content).head}, {"ask/x": np.ones(3)})), reply_to=message
+    return FlowerMessage(
+        pack(Message({"got": unpack(message.content).head}, {"ask/x": np.ones(3)})), reply_to=message
     )
 
 
 def exchange(answers, timeout=60.0):
     grid = FakeGrid(answers)
     transport = grid.transport()
-    parcels = {a: Parcel({"what": "round", "round": 2, "to": a}, {"model/p": np.ones(5)}) for a in answers}
+    parcels = {a: Message({"what": "round", "round": 2, "to": a}, {"model/p": np.ones(5)}) for a in answers}
     return grid, transport, transport.exchange(parcels, timeout)
 
 
@@ -85,12 +85,12 @@ def test_each_node_gets_its_own_message_and_answers_it():
 
 def test_an_error_is_a_loss_at_once_even_if_the_link_itself_sends_it():
     def refused(message):
-        reply = Message(Error(2, "node 3: its data\nsecret second line"), reply_to=message)
+        reply = FlowerMessage(Error(2, "node 3: its data\nsecret second line"), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = 1
         return reply
 
     grid, _, found = exchange({3: (0.0, refused)})
-    assert found == {3: Lost("node 3: its data")}
+    assert found == {3: NoReply("node 3: its data")}
     assert grid.time == 0.0
 
 
@@ -114,32 +114,32 @@ def test_which_site_has_to_correct_something_is_told_apart_from_what_may_pass(
     def failing(parcel, context):
         raise problem
 
-    monkeypatch.setattr("flameche.flower.work.answer", failing)
+    monkeypatch.setattr("flameche.flower.client_app.answer", failing)
     _, _, found = exchange({3: (0.0, lambda message: handle(message, context))})
-    assert found == {3: Lost("node 2: y is empty", site)}
+    assert found == {3: NoReply("node 2: y is empty", site)}
 
 
 def test_what_an_app_raised_is_told_in_its_own_words():
-    raised = "<class 'flameche.errors.FlamecheError'>:<'this node has not agreed to that app'>"
-    _, _, found = exchange({3: (0.0, lambda m: Message(Error(2, raised), reply_to=m))})
-    assert found == {3: Lost("this node has not agreed to that app")}
+    raised = "<class 'flameche.errors.FlamecheError'>:<'this site has not agreed to that app'>"
+    _, _, found = exchange({3: (0.0, lambda m: FlowerMessage(Error(2, raised), reply_to=m))})
+    assert found == {3: NoReply("this site has not agreed to that app")}
 
 
 @pytest.mark.parametrize(("code", "why"), [(5, "offline"), (3, "expired"), (8, "died"), (0, "code 0")])
 def test_flowers_own_errors_are_told_in_words(code, why):
-    _, _, found = exchange({3: (0.0, lambda m: Message(Error(code), reply_to=m))})
-    assert why in found[3].why
+    _, _, found = exchange({3: (0.0, lambda m: FlowerMessage(Error(code), reply_to=m))})
+    assert why in found[3].reason
 
 
 def test_silence_is_a_loss_after_the_time_and_looks_become_rarer():
     grid, _, found = exchange({3: (0.0, echo), 5: (1e9, echo)}, timeout=60.0)
-    assert found[5] == Lost("no answer in 60 s") and isinstance(found[3], Parcel)
+    assert found[5] == NoReply("no reply within 60 s") and isinstance(found[3], Message)
     assert grid.time == pytest.approx(60.0) and len(grid.looks) < 80
 
 
 def test_garbage_strangers_and_unknown_nodes_are_losses():
     def garbage(message):
-        return Message(RecordDict({"x": ArrayRecord([np.ones(1)])}), reply_to=message)
+        return FlowerMessage(RecordDict({"x": ArrayRecord([np.ones(1)])}), reply_to=message)
 
     def stranger(message):
         reply = echo(message)
@@ -147,9 +147,9 @@ def test_garbage_strangers_and_unknown_nodes_are_losses():
         return reply
 
     _, _, found = exchange({3: (0.0, garbage), 5: (0.0, stranger), 7: "unknown"})
-    assert "cannot be used" in found[3].why
-    assert found[5] == Lost("the answer came from another node")
-    assert "not registered" in found[7].why
+    assert "cannot be used" in found[3].reason
+    assert found[5] == NoReply("the reply came from another node")
+    assert "not registered" in found[7].reason
 
 
 def test_answers_to_nothing_are_ignored():
@@ -159,7 +159,7 @@ def test_answers_to_nothing_are_ignored():
         return reply
 
     _, _, found = exchange({3: (0.0, twice)}, timeout=5.0)
-    assert found == {3: Lost("no answer in 5 s")}
+    assert found == {3: NoReply("no reply within 5 s")}
 
 
 def test_nothing_to_send_asks_nobody():
@@ -170,13 +170,13 @@ def test_nothing_to_send_asks_nobody():
 def test_a_refused_batch_is_lost():
     grid = FakeGrid({3: (0.0, echo)})
     grid.push_messages = lambda messages: []
-    found = grid.transport().exchange({3: Parcel({})}, 5.0)
-    assert isinstance(found[3], Lost)
+    found = grid.transport().exchange({3: Message({})}, 5.0)
+    assert isinstance(found[3], NoReply)
 
 
 def test_a_message_says_what_it_is_for():
     kinds = {"hello": "query", "evaluate": "evaluate", "step": "train", "round": "train"}
     for what, kind in kinds.items():
         grid = FakeGrid({3: (0.0, echo)})
-        grid.transport().exchange({3: Parcel({"what": what, "round": 4})}, 5.0)
+        grid.transport().exchange({3: Message({"what": what, "round": 4})}, 5.0)
         assert grid.pushed[0].metadata.message_type == kind and grid.pushed[0].metadata.group_id == "4"

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from flameche.network import roster
-from flameche.network.job import TooFew
-from flameche.network.parcel import Lost, Parcel, from_bytes, npz_arrays, npz_bytes
-from tests.network.local import Local, Memory, coordinator, experiment, federation
-from tests.network.test_equal import assert_equal, both, keys_for
+from flameche.network import node_registry
+from flameche.network.message import Message, NoReply, bytes_array, npz_arrays, npz_bytes
+from flameche.network.server_state import TooFewNodes
+from tests.network.in_process import InProcess, Memory, coordinator, experiment, federation
+from tests.network.test_replica import assert_equal, both, keys_for
 
 EVERYBODY = {"participation": 1.0, "rounds": 2, "data": {"clients": 5}}
 FEDAVG = {"method": {"kind": "fedavg"}, **EVERYBODY}
@@ -25,8 +25,8 @@ class Killed(BaseException):
 
 
 def falling(when):
-    def meddle(number, parcel, reply):
-        if when(parcel.head):
+    def meddle(number, message, reply):
+        if when(message.head):
             raise Killed
         return reply
 
@@ -42,11 +42,11 @@ def test_nodes_that_are_all_silent_once_after_a_sum_was_seen_finish_the_round(tm
     keys = keys_for(own, tmp_path / "keys")
     transport, silent = federation(own, tmp_path, keys=keys), set()
 
-    def meddle(number, parcel, reply):
-        late = parcel.head["what"] == "round" and parcel.head["round"] == 2 and parcel.head["stage"] >= 2
+    def meddle(number, message, reply):
+        late = message.head["what"] == "round" and message.head["round"] == 2 and message.head["stage"] >= 2
         if late and number not in silent:
             silent.add(number)
-            return Lost("no answer in 600 s")
+            return NoReply("no answer in 600 s")
         return reply
 
     transport.meddle = meddle
@@ -80,7 +80,7 @@ def test_who_belongs_does_not_change_within_a_round(tmp_path):
     transport.meddle, transport.online = None, set(transport.numbers)
     server = coordinator(own, transport, memory)
     server.run()
-    assert server.standing.outcome["final"][4] == -1 and min(server.standing.outcome["final"][:4]) >= 0
+    assert server.state.outcome["final"][4] == -1 and min(server.state.outcome["final"][:4]) >= 0
 
 
 def test_what_another_run_trained_is_not_taken(tmp_path):
@@ -93,7 +93,7 @@ def test_what_another_run_trained_is_not_taken(tmp_path):
     for folder in ("used", "clean"):
         server = coordinator(own, federation(own, tmp_path / folder))
         server.run()
-        models.append(server.relay.models[server.standing.names[0]]["params"])
+        models.append(server.aggregator.models[server.state.names[0]]["params"])
     np.testing.assert_array_equal(*models)
 
 
@@ -103,12 +103,12 @@ def test_a_state_that_nobody_can_read_is_taken_from_another_node(kind, tmp_path)
     keys = keys_for(own, tmp_path / "keys")
     transport, done = federation(own, tmp_path, keys=keys), []
 
-    def meddle(number, parcel, reply):
+    def meddle(number, message, reply):
         if number == 0 and not done and reply.head["what"] == "done":
             done.append(number)
             state = reply.arrays["ask/state"]
             bad = {"cut": state[:-30], "another key": state[::-1].copy(), "another array": np.ones(3)}[kind]
-            return Parcel(reply.head, {**reply.arrays, "ask/state": bad})
+            return Message(reply.head, {**reply.arrays, "ask/state": bad})
         return reply
 
     transport.meddle = meddle
@@ -121,21 +121,21 @@ def test_a_state_that_nobody_can_read_is_taken_from_another_node(kind, tmp_path)
 
 
 def test_a_node_that_restarts_under_another_address_takes_part_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(roster, "AGAIN", 0.0)
+    monkeypatch.setattr(node_registry, "RETRY_AFTER", 0.0)
     own = experiment(**{**FEDAVG, "rounds": 4})
     transport = federation(own, tmp_path)
-    online, dead = set(Local.nodes(transport)), set()
+    online, dead = set(InProcess.nodes(transport)), set()
 
-    def exchange(parcels, timeout):
+    def exchange(messages, timeout):
         found = {}
-        for address, parcel in parcels.items():
-            real = {100 + (address - 100) % 50: parcel}
-            answer = Lost("no answer") if address in dead else Local.exchange(transport, real, timeout)
-            found[address] = answer if isinstance(answer, Lost) else next(iter(answer.values()))
+        for address, message in messages.items():
+            real = {100 + (address - 100) % 50: message}
+            answer = NoReply("no answer") if address in dead else InProcess.exchange(transport, real, timeout)
+            found[address] = answer if isinstance(answer, NoReply) else next(iter(answer.values()))
         return found
 
-    def meddle(number, parcel, reply):
-        if parcel.head["what"] == "evaluate" and parcel.head["round"] == 1:
+    def meddle(number, message, reply):
+        if message.head["what"] == "evaluate" and message.head["round"] == 1:
             dead.add(102)
             online.add(152)  # the old address is still listed
         return reply
@@ -150,11 +150,11 @@ def test_a_node_that_asks_again_and_again_is_lost(kinds, tmp_path):
     own = experiment(**FEDAVG)
     transport, count = federation(own, tmp_path), []
 
-    def meddle(number, parcel, reply):
-        if number == 0 and parcel.head["what"] == "round" and parcel.head["round"] == 2:
+    def meddle(number, message, reply):
+        if number == 0 and message.head["what"] == "round" and message.head["round"] == 2:
             count.append(1)
             what = kinds[len(count) % 2]
-            return Parcel({**about(reply), "what": what, **({"names": ["1.0"]} if what == "need" else {})})
+            return Message({**about(reply), "what": what, **({"names": ["1.0"]} if what == "need" else {})})
         return reply
 
     transport.meddle = meddle
@@ -163,13 +163,13 @@ def test_a_node_that_asks_again_and_again_is_lost(kinds, tmp_path):
     assert transport.exchanges < 40
 
 
-def failing(number, parcel, reply):
-    return reply if parcel.head["what"] == "hello" else Lost("failed: RuntimeError")
+def failing(number, message, reply):
+    return reply if message.head["what"] == "hello" else NoReply("failed: RuntimeError")
 
 
-def disagreeing(number, parcel, reply):
+def disagreeing(number, message, reply):
     if number == 0 and reply.head["what"] == "done":
-        return Parcel({**reply.head, "said": {**reply.head["said"], "names": ["x"]}}, reply.arrays)
+        return Message({**reply.head, "said": {**reply.head["said"], "names": ["x"]}}, reply.arrays)
     return reply
 
 
@@ -178,7 +178,7 @@ def disagreeing(number, parcel, reply):
     [
         (FEDAVG, failing, "node 4: failed: RuntimeError"),
         ({**FEDAVG, "training": {"lr": 1e30}}, None, "lower training.lr"),
-        ({**FEDAVG, "data": {"clients": 2}}, disagreeing, "node 1: goes another way than the others"),
+        ({**FEDAVG, "data": {"clients": 2}}, disagreeing, "node 1: disagrees with most nodes"),
     ],
     ids=["all fail", "training diverges", "two disagree"],
 )
@@ -186,9 +186,9 @@ def test_where_nobody_is_left_the_run_stops_and_says_why(tables, meddle, why, tm
     own, memory = experiment(**tables), Memory()
     transport = federation(own, tmp_path)
     transport.meddle = meddle
-    with pytest.raises(TooFew) as problem:
+    with pytest.raises(TooFewNodes) as problem:
         coordinator(own, transport, memory).run()
-    assert why in str(problem.value) and "the same command goes on" in str(problem.value)
+    assert why in str(problem.value) and "the same command resumes" in str(problem.value)
     assert transport.exchanges < 60
     if meddle:
         transport.meddle = None
@@ -204,28 +204,28 @@ def test_who_is_away_at_the_end_stays_where_it_was(tables, tmp_path):
     own = experiment(**tables)
     transport = federation(own, tmp_path)
 
-    def meddle(number, parcel, reply):
-        if parcel.head.get("round") == 2 and parcel.head["what"] == "evaluate":
+    def meddle(number, message, reply):
+        if message.head.get("round") == 2 and message.head["what"] == "evaluate":
             transport.online = {3, 4}
         return reply
 
     transport.meddle = meddle
     server = coordinator(own, transport)
     server.run()
-    stored = server.standing.assignment.tolist()
+    stored = server.state.assignment.tolist()
     assert min(stored) == 0 and max(stored) == 1  # there is a difference to make
-    assert server.standing.outcome["final"][:3] == stored[:3]
+    assert server.state.outcome["final"][:3] == stored[:3]
 
 
 def test_what_newcomers_need_is_taken_from_most_nodes_and_survives_the_server(tmp_path):
     own = experiment(**PAPER)
     transport, memory = federation(own, tmp_path), Memory()
 
-    def meddle(number, parcel, reply):
+    def meddle(number, message, reply):
         bad = {0: b"no archive", 1: npz_bytes({"theta": np.ones(3)})}.get(number)
-        if isinstance(reply, Lost) or "ask/keep" not in reply.arrays or bad is None:
+        if isinstance(reply, NoReply) or "ask/keep" not in reply.arrays or bad is None:
             return reply
-        return Parcel(reply.head, {**reply.arrays, "ask/keep": from_bytes(bad)})
+        return Message(reply.head, {**reply.arrays, "ask/keep": bytes_array(bad)})
 
     transport.meddle = meddle
     server = coordinator(own, transport, memory)
@@ -233,7 +233,7 @@ def test_what_newcomers_need_is_taken_from_most_nodes_and_survives_the_server(tm
     again = coordinator(own, transport, memory)
     again.run()
     expected = npz_arrays((tmp_path / "site2" / "clusters.npz").read_bytes())
-    for kept in (server.standing.keep, again.standing.keep):
+    for kept in (server.state.newcomer_bundle, again.state.newcomer_bundle):
         assert kept.keys() == expected.keys()
         assert all(np.array_equal(kept[name], expected[name]) for name in expected)
 
@@ -292,5 +292,5 @@ def test_a_file_that_cannot_be_read_says_so_without_its_path(tmp_path):
     node = transport.make(0)
     (tmp_path / "site0" / "metadata.npz").mkdir()
     with pytest.raises(Exception, match="its own folder cannot be used") as problem:
-        node.handle(Parcel({"what": "hello"}, {"x": from_bytes(b"")}))
+        node.handle(Message({"what": "hello"}, {"x": bytes_array(b"")}))
     assert str(tmp_path) not in str(problem.value)

@@ -27,7 +27,7 @@ def init(
     ] = "",
 ) -> None:
     """Write a Flower app for your own data and model."""
-    from flameche.flower.template import write_app
+    from flameche.flower.app_template import write_app
 
     for file in write_app(folder, nodes, scheme, classes=classes):
         out_console.print(str(file), soft_wrap=True)
@@ -65,18 +65,19 @@ def local(
 ) -> None:
     """Run an app on this machine, with a SuperLink and nodes that are stopped at the end in any case."""
     _need_flwr()
-    from flameche.flower.local import Local, digits_app, play
+    from flameche.flower.app_template import write_digits_app
+    from flameche.flower.deployment import LocalRun, run_locally
 
     # The embedded digits are too few for more than 16 nodes with the default number of images each.
     fewer_images = ["data.per_label=2"] if app_folder is None and nodes > 16 else []
     changes = [*fewer_images, *(overrides or [])]
     changes += [f"rounds={rounds}"] if rounds is not None else []
     changes += [f"scheme.kind={scheme}"] if scheme is not None else []
-    where = app_folder if app_folder is not None else digits_app(folder / "app")
+    where = app_folder if app_folder is not None else write_digits_app(folder / "app")
     settings = (("data", "simulated"),) if simulated else ()
-    plan = Local(where, folder, out, nodes, seed, tls, tuple(changes), settings, data)
+    plan = LocalRun(where, folder, out, nodes, seed, tls, tuple(changes), settings, data)
     with exit_on_interrupt("the same command continues from the last checkpoint"):
-        summary, run = play(plan, _print_line)
+        summary, run = run_locally(plan, _print_line)
     if as_json:
         print_json({**summary, "folder": str(run)})
         return
@@ -128,10 +129,10 @@ def agree(
 ) -> None:
     """Show the hashes of an app and of its run, by which a site can check what its node runs."""
     _need_flwr()
-    from flameche.flower.agreed import app_hash
-    from flameche.flower.local import run_of
+    from flameche.flower.app_allowlist import app_hash
+    from flameche.flower.deployment import run_id_of_app
 
-    found = {"app": app_hash(app_folder), "run": run_of(app_folder, overrides or [])}
+    found = {"app": app_hash(app_folder), "run": run_id_of_app(app_folder, overrides or [])}
     if as_json:
         print_json(found)
         return
@@ -166,7 +167,7 @@ def node(
     """Run a site's node: a Flower SuperNode that starts programs quickly and runs only the agreed app."""
     _need_flwr()
     from flameche.crypto.keyfile import read_secret
-    from flameche.flower.site_node import SiteNode
+    from flameche.flower.deployment import SiteNode
 
     if insecure == (trust is not None):
         raise BadInput("give --root-certificates ca.pem, or --insecure on a network that you trust")

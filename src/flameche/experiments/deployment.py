@@ -1,4 +1,4 @@
-"""An experiment on a network: what a node does for its one client, and what the server has to do."""
+"""An experiment on a network: the setup of a node for its one client, and the setup of the server."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from flameche.experiments.protection import has_metadata
 from flameche.experiments.schema import Experiment
 from flameche.methods import make_method
 from flameche.methods.sketch import FlamecheOptions, session_size
-from flameche.network.job import Job
-from flameche.network.node import Work
-from flameche.network.parcel import Arrays
-from flameche.network.relay import Rules
+from flameche.network.aggregator import AggregationRules
+from flameche.network.message import Arrays
+from flameche.network.node import NodeSetup
+from flameche.network.server_state import ServerSetup
 from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
 from flameche.training.trainer import Trainer
@@ -39,7 +39,7 @@ PRELOAD: dict[str, Any] = {"flameche": "none", "fedavg": "own", "ifca": "all"}
 
 @dataclass(frozen=True)
 class OwnData:
-    """A site's samples: images as bytes [n Ch H W] and labels [n], to train on, to hold back, to test on."""
+    """A site's samples for training, testing and, if any, holdout: images [n Ch H W] and labels [n]."""
 
     train: tuple[NDArray[np.uint8], NDArray[np.int64]]
     test: tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -48,13 +48,13 @@ class OwnData:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Give the images' shape (Ch, H, W)."""
+        """Return the images' shape (Ch, H, W)."""
         channels, height, width = self.train[0].shape[1:]
         return int(channels), int(height), int(width)
 
 
 def simulated_data(experiment: Experiment, seed: int, number: int) -> OwnData:
-    """Give the samples that the simulator deals to one client of an experiment."""
+    """Return the samples of one client of a simulated experiment."""
     federation, _ = load_federation(experiment, seed)
     if not 0 <= number < federation.clients:
         raise DataError(f"client {number} of {federation.clients}; numbers begin at 0")
@@ -64,11 +64,11 @@ def simulated_data(experiment: Experiment, seed: int, number: int) -> OwnData:
 
 
 def run_id(experiment: Experiment, seed: int) -> str:
-    """Name a run by its configuration and seed; who takes part must have the same."""
+    """Identify a run by its configuration and seed, which must be the same on the server and all nodes."""
     return f"{config_hash(experiment)}-{seed}"
 
 
-def node_work(
+def node_setup(
     experiment: Experiment,
     seed: int,
     number: int,
@@ -76,46 +76,48 @@ def node_work(
     *,
     key_file: Path | None = None,
     device: str = "cpu",
-) -> Work:
-    """Prepare one client's part; its data are loaded when they are first needed."""
+) -> NodeSetup:
+    """Set up the node of one client; its data are loaded when they are first needed."""
     check_deployable(experiment)
     if not 0 <= number < experiment.data.clients:
         raise ConfigError(f"node {number} of data.clients = {experiment.data.clients}; numbers begin at 0")
     scheme, box = _client_side(experiment, key_file)
-    part = _Part(experiment, seed, number, data, device)
-    return Work(
+    client = _LocalClient(experiment, seed, number, data, device)
+    return NodeSetup(
         run=run_id(experiment, seed),
         number=number,
         clients=experiment.data.clients,
         rounds=experiment.rounds,
         seed=seed,
         plan=training_plan(experiment),
-        size=lambda: len(part.data.train[1]),
+        size=lambda: len(client.data.train[1]),
         method=lambda world: make_method(experiment.method, world),
         scheme=scheme,
         fingerprint=_fingerprint(experiment, scheme),
         min_cluster=experiment.scheme.least,
         noise=source.noise if (source := noisy_source(experiment, seed)) else 0.0,
-        metadata=part.metadata,
-        trainer=part.trainer,
+        metadata=client.metadata,
+        trainer=client.trainer,
         box=box,
-        keepsake=part.keepsake,
+        newcomer_bundle=client.newcomer_bundle,
         config=to_toml(experiment),
     )
 
 
-def server_job(experiment: Experiment, seed: int, *, public_key: Path | None = None, **settings: Any) -> Job:
-    """Prepare the server's part; `settings` are a job's own: timeout, patience, least_nodes, removed."""
+def server_setup(
+    experiment: Experiment, seed: int, *, public_key: Path | None = None, **settings: Any
+) -> ServerSetup:
+    """Set up the server; `settings` are fields of ServerSetup: timeout, patience, least_nodes, removed."""
     check_deployable(experiment)
     adder, fingerprint = _server_side(experiment, public_key)
-    rules = Rules(
+    rules = AggregationRules(
         clients=experiment.data.clients,
         least=experiment.scheme.least,
         adder=adder,
         weighting=experiment.training.weighting,
         buffers=experiment.training.bn_buffers,
     )
-    return Job(
+    return ServerSetup(
         run=run_id(experiment, seed),
         rules=rules,
         rounds=experiment.rounds,
@@ -130,7 +132,7 @@ def server_job(experiment: Experiment, seed: int, *, public_key: Path | None = N
 
 
 def _session(experiment: Experiment) -> int:
-    """Count the nodes that a clustering session takes; 0 where there is none."""
+    """Return the number of nodes in a clustering session; 0 if the method has none."""
     method = experiment.method
     if not isinstance(method, FlamecheOptions) or not method.by_session:
         return 0
@@ -139,7 +141,7 @@ def _session(experiment: Experiment) -> int:
 
 
 def check_deployable(experiment: Experiment) -> None:
-    """Refuse what does not run on a network."""
+    """Raise ConfigError if an experiment does not run on a network."""
     kind, method = experiment.method.kind, experiment.method
     if kind not in PRELOAD:
         raise ConfigError(f'method.kind = "{kind}" does not run on a network; {", ".join(PRELOAD)} do')
@@ -166,8 +168,8 @@ def check_deployable(experiment: Experiment) -> None:
         raise ConfigError('metadata.kind = "mean-pca-shared" needs everybody\'s data at once')
 
 
-class _Part:
-    """One client's data, and what is made of them; loaded once."""
+class _LocalClient:
+    """One client's data, loaded once, with the metadata and the trainer that are made from them."""
 
     def __init__(
         self, experiment: Experiment, seed: int, number: int, load: Callable[[], OwnData], device: str
@@ -188,7 +190,7 @@ class _Part:
         return self._data
 
     def _federation(self) -> Federation:
-        """Put this client's samples under its number; the others have none."""
+        """Build a federation in which this client has its samples, and the others have none."""
         data, clients = self.data, self._experiment.data.clients
         none = data.train[0][:0], data.train[1][:0]
 
@@ -204,7 +206,7 @@ class _Part:
         )  # fmt: skip
 
     def metadata(self) -> Any:
-        """Summarise this client's samples, one row."""
+        """Extract the metadata of this client's samples, one row."""
         data = self.data
         extraction = Extraction(self._experiment, data.shape, data.classes, self._seed, self._device)
         samples = own_samples(self._experiment, self._federation()).of(np.array([self._number]))
@@ -213,14 +215,14 @@ class _Part:
             return extraction(samples)
         return source.release(np.array([self._number]), lambda: extraction(samples))
 
-    def keepsake(self, keep: Arrays) -> Arrays:
-        """Add to what a method keeps what a newcomer needs besides: shape, classes and the run's seed."""
+    def newcomer_bundle(self, keep: Arrays) -> Arrays:
+        """Add to what a method keeps what a newcomer also needs: shape, classes and the run's seed."""
         shape, classes = self.data.shape, self.data.classes
         numbers = {"shape": shape, "classes": classes, "seed": self._seed}
         return {**keep, **{name: np.array(number) for name, number in numbers.items()}}
 
     def trainer(self) -> Trainer:
-        """Train on this client's samples: the plain loop, which one client is fastest with."""
+        """Build a trainer on this client's samples: the plain loop, which is the fastest for one client."""
         federation, experiment = self._federation(), self._experiment
 
         def model(number: int = 0) -> Any:
@@ -242,7 +244,7 @@ def _client_side(experiment: Experiment, key_file: Path | None) -> tuple[Scheme 
     if key_file is None:
         raise ConfigError(f'scheme.kind = "{kind}": a node needs its key file (flameche keys new)')
     scheme, info = read_secret(key_file), read_info(key_file)
-    _check_key(experiment, "the node's key", info)  # where it lies is the site's own affair
+    _check_key(experiment, "the node's key", info)  # without its path, which the server must not see
     return scheme, read_box(key_file)
 
 

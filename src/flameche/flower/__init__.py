@@ -1,4 +1,4 @@
-"""FLAMECHE on Flower: a strategy, ready apps, and a deployment on one machine.
+"""Clustered federated learning on Flower: a strategy, two ready apps, and deployments on one machine.
 
 from flameche.flower import Flameche     # the strategy
 flameche.flower.server_app:app           # for an app's pyproject.toml
@@ -16,7 +16,7 @@ __all__ = ["Flameche"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is heavy when it is first asked for: nodes start a process for every message."""
+    """Import the strategy when it is first used: nodes, which never use it, start a process per message."""
     if name == "Flameche":
         from flameche.flower.strategy import Flameche
 

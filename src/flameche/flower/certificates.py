@@ -1,4 +1,4 @@
-"""Certificates for the SuperLink, and the keys by which nodes are known to it."""
+"""TLS certificates for a SuperLink, and the keys by which nodes authenticate to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flameche.errors import BadInput
 
 CURVE = ec.SECP384R1
-DAYS = 825  # the longest that common clients accept
+DAYS = 825  # the longest validity that common clients accept
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """The three files that a SuperLink needs; `ca` is also what nodes trust."""
+    """The three files that a SuperLink needs; nodes need `ca` too."""
 
     ca: Path
     certificate: Path
@@ -32,10 +32,13 @@ class Certificates:
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> Certificates:
-    """Make a certificate authority of our own, and a server's certificate for these host names or addresses.
+    """Make a certificate authority, and a server's certificate for these host names or addresses.
 
-    It is for this machine too: a SuperLink starts the server app, which calls it by its loopback address.
-    The authority's key is not kept: nothing else can be signed with it.
+    The certificate is also valid for loopback addresses, by which the server app calls its SuperLink. The
+    authority's private key is discarded, so nothing else can be signed with it.
+
+    Raises:
+        BadInput: if one of the files exists, or a host is neither a name nor an address.
     """
     files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     names = [_host(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
@@ -68,7 +71,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> C
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make the key by which a node proves who it is, and the public part that is registered."""
+    """Make the private key by which a node authenticates, and the public key to be registered."""
     secret, public = folder / name, folder / f"{name}.pub"
     _refuse_existing(secret, public)
     key = ec.generate_private_key(CURVE())
@@ -84,7 +87,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 def _refuse_existing(*files: Path) -> None:
     for file in files:
         if file.exists():
-            raise BadInput(f"{file} exists; a key is never replaced, remove it first")
+            raise BadInput(f"{file} exists; keys are never replaced, remove it first")
 
 
 def _certificate(
@@ -128,7 +131,7 @@ def _host(text: str) -> x509.GeneralName:
     try:
         return x509.DNSName(text)
     except ValueError as problem:
-        raise BadInput(f"--host {text} is no host name or address") from problem
+        raise BadInput(f"--host {text} is not a host name or address") from problem
 
 
 def _write_secret(file: Path, data: bytes) -> None:

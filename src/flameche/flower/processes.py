@@ -1,4 +1,4 @@
-"""Starts programs that must end with us: each in a group of its own, ended by its id, whatever happens."""
+"""Child processes that are guaranteed to end with this process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -12,155 +12,157 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import IO
 
 from flameche.errors import FlamecheError
-from flameche.flower import guard
+from flameche.flower import process_reaper
 
 Program = subprocess.Popen[bytes]
-TAIL = 12  # lines of a log that are worth showing
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in what Flower logs
+TAIL = 12  # lines at the end of a log that may hold the error
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in Flower's logs
 
 
-class Processes:
-    """Programs that run beside this one; none outlives it, even if it is killed."""
+class ChildProcesses:
+    """Programs that run beside this one, each in its own process group; use it in a `with` statement."""
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[str, Program, Path | None]] = {}
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__],
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", process_reaper.__file__],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for whoever started it
+            start_new_session=True,  # Ctrl-C must not end it
         )
 
     def start(
         self, name: str, command: Sequence[str | Path], log: Path | None, env: Mapping[str, str]
     ) -> Program:
-        """Start a program; what it prints goes to the log, or where our own words go."""
-        with _uninterrupted(), ExitStack() as stack:
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-            out = None if log is None else stack.enter_context(log.open("ab"))
+        """Start a program; its output goes to the log file, or to our own output."""
+        if log is None:
+            return self._start(name, command, None, env, None)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            return self._start(name, command, log, env, out)
+
+    def stream(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[str]:
+        """Start a program and yield its lines; it is stopped with the iterator. FlamecheError if it fails."""
+        with ExitStack() as stack:
+            program = self._start(name, command, None, env, subprocess.PIPE, stack)
+            assert program.stdout is not None
+            yield from (line.decode(errors="replace").rstrip("\n") for line in program.stdout)
+            if code := program.wait():
+                raise FlamecheError(f"{name} failed (exit code {code})")
+
+    def _start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path | None,
+        env: Mapping[str, str],
+        out: IO[bytes] | int | None,
+        stack: ExitStack | None = None,
+    ) -> Program:
+        """Start a program that the reaper knows, and that is stopped with the stack if there is one."""
+        with _deferred_interrupt():
             program = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=None if out is None else subprocess.STDOUT,
                 env={**os.environ, **env},
-                process_group=0,  # in our session: a copy of a warm process may join it
+                process_group=0,  # in our session, so that a forked process may join the group
             )
-            self._keep(name, program, log)
+            self._running[program.pid] = (name, program, log)
+            self._tell_reaper(program.pid)
+            if stack is not None:
+                stack.callback(self.stop, [program])
+                if program.stdout is not None:
+                    stack.enter_context(program.stdout)
         return program
-
-    def follow(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[str]:
-        """Start a program and yield its lines; it ends with whoever reads them. FlamecheError if it fails."""
-        with ExitStack() as stack:
-            with _uninterrupted():
-                program = subprocess.Popen(
-                    [str(part) for part in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **env},
-                    process_group=0,
-                )
-                self._keep(name, program, None)
-                stack.callback(self.end, [program])
-                assert program.stdout is not None
-                lines = stack.enter_context(program.stdout)
-            yield from (line.decode(errors="replace").rstrip("\n") for line in lines)
-            if code := program.wait():
-                raise FlamecheError(f"{name} failed (exit code {code})")
 
     @property
     def ids(self) -> list[int]:
-        """List the ids of what was started and not ended."""
+        """List the ids of programs that were started and not stopped."""
         return list(self._running)
 
     @property
     def ended(self) -> list[str]:
-        """Say of each program that ended by itself how, with the last line that it printed."""
+        """Describe each program that ended by itself, with the last line of its log."""
         found = []
         for name, program, log in self._running.values():
             code = program.poll()
             if code is not None and code < 0:
                 found.append(f"{name} was killed (signal {-code})" + ("" if log is None else f"; see {log}"))
             elif code is not None:
-                said = "" if log is None else f": {last_words(log)}; see {log}"
-                found.append(f"{name} ended (exit code {code}){said}")
+                reason = "" if log is None else f": {last_line(log)}; see {log}"
+                found.append(f"{name} ended (exit code {code}){reason}")
         return found
 
     def check(self) -> None:
-        """Fail if a program ended by itself."""
+        """Raise FlamecheError if a program ended by itself."""
         for problem in self.ended:
             raise FlamecheError(problem)
 
-    def end(self, programs: Sequence[Program] | None = None) -> None:
-        """End programs and all that they started; without an argument, every one."""
-        ending = [program for _, program, _ in self._running.values()] if programs is None else programs
-        for program in ending:
+    def stop(self, programs: Sequence[Program] | None = None) -> None:
+        """Stop programs with all their descendants; without an argument, all programs."""
+        stopping = [program for _, program, _ in self._running.values()] if programs is None else programs
+        for program in stopping:
             program.poll()
-        guard.end([program.pid for program in ending])
-        for program in ending:
+        process_reaper.stop([program.pid for program in stopping])
+        for program in stopping:
             program.wait()
             if self._running.pop(program.pid, None):
-                self._tell(-program.pid)
+                self._tell_reaper(-program.pid)
 
     def close(self) -> None:
-        """End everything, the guard last."""
-        self.end()
-        if self._guard.stdin:
-            self._guard.stdin.close()
-        self._guard.wait()
+        """Stop everything, the reaper last."""
+        self.stop()
+        if self._reaper.stdin:
+            self._reaper.stdin.close()
+        self._reaper.wait()
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> ChildProcesses:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, name: str, program: Program, log: Path | None) -> None:
-        self._running[program.pid] = (name, program, log)
-        self._tell(program.pid)
-
-    def _tell(self, group: int) -> None:
-        assert self._guard.stdin is not None
-        self._guard.stdin.write(b"%d\n" % group)
-        self._guard.stdin.flush()
+    def _tell_reaper(self, group: int) -> None:
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.write(b"%d\n" % group)
+        self._reaper.stdin.flush()
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C until a program that is being started is known to its guard, which is to end it."""
+def _deferred_interrupt() -> Iterator[None]:
+    """Defer Ctrl-C until a program that is being started is known to the reaper."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield  # nothing is raised here
+        yield  # Ctrl-C raises nothing here
         return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda sign, frame: came.append((sign, frame)))
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda sign, frame: received.append((sign, frame)))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
-            before(*came[0])
+        if received:
+            before(*received[0])
 
 
-def last_words(log: Path) -> str:
-    """Give the last line of a log that says something."""
+def last_line(log: Path) -> str:
+    """Return the last line of a log that contains any text."""
     try:
         lines = log.read_text(errors="replace").splitlines()[-TAIL:]
     except OSError:
         return "it left no log"
     plain = [COLOUR.sub("", line).strip() for line in lines]
-    said = [line for line in plain if any(map(str.isalnum, line))]
-    return said[-1][:300] if said else "it said nothing"
+    found = [line for line in plain if any(map(str.isalnum, line))]
+    return found[-1][:300] if found else "it logged nothing"
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports of this machine that nobody listens on."""
+    """Find ports of this machine that no program listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -9,8 +9,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flameche.errors import FlamecheError
-from flameche.flower.fleet import MARK
-from flameche.flower.settings import Serving, Shared
+from flameche.flower.deployment import LOG_PREFIX
+from flameche.flower.settings import RunSettings, ServerSettings
 from flameche.flower.strategy import Flameche
 
 app = ServerApp()
@@ -18,24 +18,24 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play the app's experiment."""
-    say = logging.getLogger("flwr").info
+    """Run the app's experiment."""
+    logger = logging.getLogger("flwr")
     try:
-        shared, serving = Shared.read(context.run_config), Serving.read(context.run_config)
+        run, server = RunSettings.read(context.run_config), ServerSettings.read(context.run_config)
         strategy = Flameche(
-            shared.experiment,
-            shared.seed,
-            out=serving.out,
-            key=serving.key,
-            patience=serving.patience,
-            least_nodes=serving.least_nodes,
-            removed=serving.removed,
-            own_data=shared.own_data,
-            tensorboard=serving.tensorboard,
-            say=lambda line: say(f"{MARK}{line}"),
+            run.experiment,
+            run.seed,
+            out=server.out,
+            key=server.key,
+            patience=server.patience,
+            least_nodes=server.least_nodes,
+            removed=server.removed,
+            own_data=run.own_data,
+            tensorboard=server.tensorboard,
+            log=lambda line: logger.info(f"{LOG_PREFIX}{line}"),
         )
-        strategy.start(grid=grid, timeout=serving.timeout)
+        strategy.start(grid=grid, timeout=server.timeout)
     except FlamecheError as problem:
-        logging.getLogger("flwr").error(f"{MARK}{problem}")
-        sys.tracebacklimit = 0  # Flower shows what was raised once more; this process ends
+        logger.error(f"{LOG_PREFIX}{problem}")
+        sys.tracebacklimit = 0  # Flower prints the exception again; this process ends
         raise

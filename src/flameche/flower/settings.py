@@ -1,4 +1,4 @@
-"""What an app's and a node's settings say: `[tool.flwr.app.config]` and `--node-config`."""
+"""The settings of an app (`[tool.flwr.app.config]`) and of a node (`--node-config`)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ UserConfig = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What server and nodes read from the app's settings, and must agree on."""
+class RunSettings:
+    """The app's settings that server and nodes read; they must be the same for all."""
 
     experiment: Experiment
     seed: int
-    own_data: bool  # else every node deals itself its client's share of the experiment's dataset
+    own_data: bool  # else every node takes its client's share of the experiment's dataset
     load: str  # "module:function" of the app, or ""
     classes: str
     device: str
 
     @classmethod
-    def read(cls, run: UserConfig) -> Shared:
-        """Read the settings of a run; the experiment lies in the app."""
+    def read(cls, run: UserConfig) -> RunSettings:
+        """Read the settings of a run, and the experiment, which is a file of the app."""
         name = _text(run, "experiment", "experiment.toml")
         return cls(
-            experiment=load_experiment(in_app(name), _text(run, "set").split()),
+            experiment=load_experiment(app_file(name), _text(run, "set").split()),
             seed=_whole(run, "seed"),
             own_data=has_own_data(run),
             load=_text(run, "load"),
@@ -41,8 +41,8 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """What only the server reads."""
+class ServerSettings:
+    """The app's settings that only the server reads."""
 
     out: Path
     key: Path | None
@@ -53,11 +53,11 @@ class Serving:
     tensorboard: bool
 
     @classmethod
-    def read(cls, run: UserConfig) -> Serving:
+    def read(cls, run: UserConfig) -> ServerSettings:
         """Read the settings of a run."""
         key = _text(run, "key")
-        gone = _text(run, "removed").replace(",", " ").split()
-        if not all(map(str.isdecimal, gone)):
+        removed = _text(run, "removed").replace(",", " ").split()
+        if not all(map(str.isdecimal, removed)):
             raise ConfigError(f'removed = "{run["removed"]}" in the app\'s config; expected numbers of nodes')
         return cls(
             out=Path(_text(run, "out", "runs")).expanduser(),
@@ -65,24 +65,24 @@ class Serving:
             timeout=_seconds(run, "timeout", 600.0),
             patience=_seconds(run, "patience", 120.0),
             least_nodes=max(1, _whole(run, "least-nodes", 2)),
-            removed=tuple(map(int, gone)),
+            removed=tuple(map(int, removed)),
             tensorboard=bool(run.get("tensorboard", False)),
         )
 
 
 @dataclass(frozen=True)
-class Own:
-    """What only a node knows: its number, its folder, where its key and data are."""
+class NodeSettings:
+    """A node's own settings: its number, its folder, and where its key and data are."""
 
     number: int
     folder: Path
     key: Path | None
     data: Path | None
     device: str
-    run: str  # the only run that it takes part in; "": any
+    run: str  # the only run that it takes part in; "" for any
 
     @classmethod
-    def read(cls, node: UserConfig) -> Own:
+    def read(cls, node: UserConfig) -> NodeSettings:
         """Read a node's settings."""
         number = node.get("partition-id")
         if not isinstance(number, int) or isinstance(number, bool):
@@ -104,7 +104,7 @@ class Own:
 
 
 def has_own_data(run: UserConfig) -> bool:
-    """Tell if sites have samples of their own, whose classes the app's config must then give."""
+    """Return whether sites have data of their own; the app's config must then give the classes."""
     data = _text(run, "data", "own")
     if data not in ("own", "simulated"):
         raise ConfigError(f'data = "{data}" in the app\'s config; expected "own" or "simulated"')
@@ -114,29 +114,29 @@ def has_own_data(run: UserConfig) -> bool:
 
 
 def class_count(classes: str) -> int:
-    """Tell how many classes an app's config gives, by their number or their names.
+    """Return the number of classes in an app's config, which gives the number or the names.
 
-    A site cannot tell by its own labels: it may lack the last class, and its model would not fit the others'.
+    A site's own labels do not show it: without samples of the last class, its model would be smaller.
     """
     names = class_names(classes)
     number = classes.strip()
     count = len(names) if names else int(number) if number.isdecimal() else 0
     if count < 2 or len(set(names)) < len(names):
         raise ConfigError(
-            f'classes = "{classes}" in the app\'s config (pyproject.toml); expected how many there are at '
-            'all sites together ("3"), or their names ("healthy, ill"): a site may lack some'
+            f'classes = "{classes}" in the app\'s config (pyproject.toml); expected the number of classes at '
+            'all sites together ("3"), or their names ("healthy, ill"), because a site may lack some'
         )
     return count
 
 
 def class_names(classes: str) -> list[str]:
-    """List the names of the classes; none where an app's config gives only how many there are."""
+    """List the names of the classes; an empty list if the app's config gives only their number."""
     names = [name.strip() for name in classes.split(",") if name.strip()]
     return [] if len(names) == 1 and names[0].isdecimal() else names
 
 
-def in_app(name: str) -> Path:
-    """Find a file of the app, whose folder Flower puts on Python's path."""
+def app_file(name: str) -> Path:
+    """Find a file in the app's folder, which Flower puts on Python's path."""
     if not Path(name).is_absolute() and ".." not in Path(name).parts:
         for folder in sys.path:
             if folder and (Path(folder) / "pyproject.toml").is_file() and (Path(folder) / name).is_file():
@@ -144,10 +144,10 @@ def in_app(name: str) -> Path:
     raise ConfigError(f"the app has no file {name}; `experiment` in its config names one")
 
 
-def hook(reference: str) -> Callable[..., Any]:
-    """Import a function of the app, and of nothing else, by "module:function"."""
+def app_function(reference: str) -> Callable[..., Any]:
+    """Import a function by "module:function", from the app's folder only."""
     module, _, name = reference.partition(":")
-    in_app(f"{module.replace('.', '/')}.py")
+    app_file(f"{module.replace('.', '/')}.py")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
@@ -156,7 +156,7 @@ def hook(reference: str) -> Callable[..., Any]:
             "node's log says more"
         ) from problem
     if not callable(found):
-        raise ConfigError(f'load = "{reference}" in the app\'s config is no function')
+        raise ConfigError(f'load = "{reference}" in the app\'s config is not a function')
     return found  # type: ignore[no-any-return]
 
 

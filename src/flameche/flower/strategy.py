@@ -1,41 +1,41 @@
-"""FLAMECHE as a Flower strategy: `Flameche(experiment).start(grid=grid)`.
+"""A Flower strategy that runs an experiment: `Flameche(experiment).start(grid=grid)`.
 
-A round takes several exchanges, and nodes get different messages in each, so `start` plays all of it;
-Flower's hooks for single rounds have no use. What is played is kept in a run folder, as by the simulator.
+A round takes several exchanges, with different messages to different nodes, so `start` runs all rounds and
+Flower's hooks for single rounds are not used. Results go to a run folder, as in a simulation.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from flameche.errors import ConfigError, FlamecheError, StoreError
 from flameche.experiments.config import Experiment, config_hash, load_experiment, to_toml
-from flameche.experiments.deployment import server_job
+from flameche.experiments.deployment import server_setup
 from flameche.experiments.leakage import OPENINGS, opened
 from flameche.experiments.protection import packages
 from flameche.experiments.provenance import environment, sources, sources_note
 from flameche.experiments.run_folder import RunFolder, read_json, run_path, without_nan
-from flameche.flower.live import Live
-from flameche.flower.outcome import clients_table, models_table, summarise
-from flameche.flower.settings import in_app
+from flameche.flower.results import RoundReporter, clients_table, models_table, run_summary
+from flameche.flower.settings import app_file
 from flameche.flower.transport import GridTransport
 from flameche.network.coordinator import Coordinator
 from flameche.report import write_report
 from flameche.training.board import Board
 
-HERE = "flower"  # how a run folder's environment says that a network played it
+NETWORK = "flower"  # in a run folder's environment: the run was on a network, not simulated
 
 
 class Flameche(Strategy):
-    """Plays an experiment's rounds with whatever nodes are there; goes on where an earlier run stopped."""
+    """Runs an experiment with the nodes that are online; resumes an earlier run that was interrupted."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Flameche(Strategy):
         removed: tuple[int, ...] = (),
         own_data: bool = True,
         tensorboard: bool = False,
-        say: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
     ) -> None:
-        """Describe the server's part: `key` is server.pub, needed by schemes that have keys."""
+        """Configure the server; `key` is the path of server.pub, for schemes that have keys."""
         self.experiment = experiment if isinstance(experiment, Experiment) else _read(Path(experiment))
         self.seed, self.own_data, self.tensorboard = seed, own_data, tensorboard
         self.folder = run_path(Path(out), self.experiment.name, config_hash(self.experiment), seed)
@@ -59,7 +59,7 @@ class Flameche(Strategy):
         self._settings: dict[str, Any] = {
             "patience": patience, "least_nodes": least_nodes, "removed": removed
         }  # fmt: skip
-        self.say = say or logging.getLogger("flwr").info
+        self.log = log or logging.getLogger("flwr").info
 
     def start(  # type: ignore[override]
         self,
@@ -69,100 +69,102 @@ class Flameche(Strategy):
         timeout: float = 600.0,
         **others: Any,
     ) -> Result:
-        """Play all rounds; `timeout` is for one answer of one node, in seconds.
+        """Run all rounds; `timeout` is the time for one reply of one node, in seconds.
 
-        The experiment says how many rounds there are and how models begin; nothing else may be given.
+        The experiment sets the number of rounds and the initial models, so other arguments are refused.
         """
         if initial_arrays is not None or any(value is not None for value in others.values()):
             raise ConfigError("Flameche.start takes grid and timeout; the experiment says everything else")
         if num_rounds not in (None, self.experiment.rounds):
             raise ConfigError(
-                f"num_rounds = {num_rounds}, but the experiment says {self.experiment.rounds}, to nodes too"
+                f"num_rounds = {num_rounds}, but the experiment says {self.experiment.rounds}, "
+                "and the nodes read the experiment"
             )
-        job = server_job(self.experiment, self.seed, public_key=self._key, timeout=timeout, **self._settings)
+        setup = server_setup(
+            self.experiment, self.seed, public_key=self._key, timeout=timeout, **self._settings
+        )
         with RunFolder(self.folder) as folder:
-            self._check_ours()
-            made_by, again = sources(self.experiment.model.kind), f"remove {self.folder} to run it again"
+            self._refuse_simulation()
+            source_hashes = sources(self.experiment.model.kind)
+            remedy = f"remove {self.folder} to run it again"
             if (summary := folder.summary) is not None:
-                self.say(f"finished earlier; read from {self.folder}")
-                other = sources_note(summary, made_by, remedy=again)
-                self._tell([*summary.get("notes", []), *([other] if other else [])])
+                self.log(f"finished earlier; read from {self.folder}")
+                other = sources_note(summary, source_hashes, remedy=remedy)
+                self._log_notes([*summary.get("notes", []), *([other] if other else [])])
                 return _result(self._records(), {}, summary)
             if self._key is not None:
-                folder.keep_fingerprint(job.fingerprint, self._key)
+                folder.keep_fingerprint(setup.fingerprint, self._key)
             folder.write_text("config.toml", to_toml(self.experiment))
-            here = environment("cpu", [*packages(self.experiment), "flwr"])
-            here |= {"command": "flwr run", "network": HERE, "sources": made_by}  # argv holds a token
-            told = folder.keep_environment(here, again)
+            found = environment("cpu", [*packages(self.experiment), "flwr"])
+            found |= {  # without argv, which contains a token
+                "command": "flwr run", "network": NETWORK, "sources": source_hashes
+            }  # fmt: skip
+            notes = folder.keep_environment(found, remedy)
             board = Board(self.folder / "tensorboard") if self.tensorboard else None
-            live = Live(self.experiment.rounds, self.say, board)
+            reporter = RoundReporter(self.experiment.rounds, self.log, board)
             self.summary()
-            played = Coordinator(GridTransport(grid), job, folder, say=self.say, on_round=live.round)
+            run = Coordinator(GridTransport(grid), setup, folder, log=self.log, on_round=reporter.report)
             try:
-                played.run()
+                run.run()
             finally:
                 if board is not None:
                     board.close()
-            models = models_table(played)
-            folder.write_clients(clients_table(played))
-            if kept := opened(self.experiment, played.ledger):
+            models = models_table(run)
+            folder.write_clients(clients_table(run))
+            if kept := opened(self.experiment, run.ledger):
                 folder.write_json(OPENINGS, kept)
-            if played.standing.keep:
-                folder.write_arrays("clusters.npz", played.standing.keep)
+            if run.state.newcomer_bundle:
+                folder.write_arrays("clusters.npz", run.state.newcomer_bundle)
             if models:
                 folder.write_arrays("models.npz", models)
-            summary = without_nan(summarise(self.experiment, self.seed, self.own_data, played))
-            summary["notes"] = [*told, *summary["notes"]]
+            summary = without_nan(run_summary(self.experiment, self.seed, self.own_data, run))
+            summary["notes"] = [*notes, *summary["notes"]]
             folder.finish(summary)
         page = write_report(self.folder, self.folder.parent.parent)
-        self._tell(summary["notes"])
-        self.say(f"run folder: {self.folder}")
-        self.say(f"report: {page}")
-        return _result(played.records, models, summary)
+        self._log_notes(summary["notes"])
+        self.log(f"run folder: {self.folder}")
+        self.log(f"report: {page}")
+        return _result(run.records, models, summary)
 
     def summary(self) -> None:
-        """Say what will be played."""
-        own = self.experiment
-        self.say(
-            f"{own.name} · {own.method.kind} · {own.scheme.kind} · seed {self.seed} · {own.rounds} rounds of "
-            f"{own.participants} of {own.data.clients} nodes"
+        """Log what will be run."""
+        experiment = self.experiment
+        self.log(
+            f"{experiment.name} · {experiment.method.kind} · {experiment.scheme.kind} · seed {self.seed} · "
+            f"{experiment.rounds} rounds of {experiment.participants} of {experiment.data.clients} nodes"
         )
 
     def configure_train(self, *_: Any, **__: Any) -> Any:
-        """Refuse: a round is more than one exchange."""
-        raise FlamecheError("Flameche plays its rounds itself: call start(grid=grid)")
+        """Raise FlamecheError: a round is more than one exchange."""
+        raise FlamecheError("Flameche runs its rounds itself: call start(grid=grid)")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
-    def _tell(self, notes: list[str]) -> None:
-        """Say a run's notes."""
+    def _log_notes(self, notes: list[str]) -> None:
         for note in notes:
-            self.say(f"note: {note}")
+            self.log(f"note: {note}")
 
-    def _check_ours(self) -> None:
-        """Refuse a folder in which the simulator played the same experiment."""
+    def _refuse_simulation(self) -> None:
+        """Refuse a folder that holds a simulation of the same experiment."""
         file = self.folder / "environment.json"
-        if file.exists() and read_json(file).get("network") != HERE:
+        if file.exists() and read_json(file).get("network") != NETWORK:
             raise StoreError(
                 f"{self.folder} holds a simulation of this experiment; choose another folder (out)"
             )
 
     def _records(self) -> list[dict[str, Any]]:
-        import json
-
-        text = (self.folder / "rounds.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def _read(path: Path) -> Experiment:
-    """Read an experiment from where we stand, or from the app."""
-    return load_experiment(path if path.is_file() else in_app(str(path)))
+    """Read an experiment from the current folder, or else from the app's."""
+    return load_experiment(path if path.is_file() else app_file(str(path)))
 
 
 def _result(records: list[dict[str, Any]], models: dict[str, Any], summary: dict[str, Any]) -> Result:
-    """Put what was played into Flower's own form; the arrays are the models, a row for each cluster."""
+    """Convert the results to Flower's format; the arrays are the models, one row for each cluster."""
     result = Result()
-    result.arrays = ArrayRecord({key: _array(rows) for key, rows in models.items()})
+    result.arrays = ArrayRecord({key: Array(np.asarray(rows)) for key, rows in models.items()})
     for record in records:
         number, accuracy = record["round"], record["accuracy"]
         result.train_metrics_clientapp[number] = MetricRecord(
@@ -171,9 +173,3 @@ def _result(records: list[dict[str, Any]], models: dict[str, Any], summary: dict
         if accuracy is not None and not np.isnan(accuracy):
             result.evaluate_metrics_clientapp[number] = MetricRecord({"accuracy": float(accuracy)})
     return result
-
-
-def _array(rows: Any) -> Any:
-    from flwr.app import Array
-
-    return Array(np.asarray(rows))

@@ -1,1 +1,1 @@
-"""FLAMECHE between real nodes: each plays its own part of a method, a server relays and adds."""
+"""Clustered federated learning between real nodes: a server, one node per client, any transport."""

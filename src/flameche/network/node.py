@@ -1,14 +1,14 @@
-"""A node: answers the server's messages, one after another, each perhaps in a process of its own.
+"""A node: one client of a federation, which answers the server's messages, each perhaps in a new process.
 
-hello     who it is: number, key, shape of its metadata
-round     a round begins or goes on: it replays its method with the answers so far
-step      a step of secure aggregation
-evaluate  its cluster's model on its own test samples
+hello     returns the node's number, the fingerprint of its key, and the shape of its metadata
+round     starts or continues a round: the node replays its method with the answers so far
+step      takes a step of secure aggregation
+evaluate  scores its cluster's model on its own test samples
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,26 +23,43 @@ from flameche.metadata.extractors import NOT_FINITE, Metadata
 from flameche.methods.base import Method
 from flameche.methods.flameche import Flameche
 from flameche.methods.sketch import FlamecheSketch
-from flameche.network.forms import is_name
-from flameche.network.link import Alone, Link, Paused
-from flameche.network.models import Missing, fetcher
-from flameche.network.parcel import Arrays, Parcel, Refused, from_bytes, npz_arrays, npz_bytes, prefixed
-from flameche.network.replica import Fetch, Names, ReplicaTrainer, ReplicaWorld
-from flameche.network.sessions import begin_session, take_step
-from flameche.network.site import Site
+from flameche.network.aggregator import MODEL_ARRAYS, SHAPE_HINT
+from flameche.network.message import (
+    Arrays,
+    Message,
+    RejectedMessage,
+    bytes_array,
+    npz_arrays,
+    npz_bytes,
+    with_prefix,
+)
+from flameche.network.node_storage import NodeStorage
+from flameche.network.replay import Paused, Replay, SoloReplay
+from flameche.network.replica import GetModels, ModelNames, ReplicaTrainer, ReplicaWorld
+from flameche.network.secure_aggregation import begin_session, take_step
+from flameche.network.validation import is_model_name
 from flameche.protocol.ledger import Ledger
+from flameche.training.models import Models, stacked
 from flameche.training.trainer import Trainer, TrainingPlan
 
 
-class Unreadable(Exception):
-    """What clients left with the server cannot be read; another node's copy may be."""
+class StateUnreadable(Exception):
+    """The clients' state, as the server sent it, cannot be decrypted; another node's copy may be readable."""
+
+
+class ModelsMissing(Exception):
+    """The server must first send the models in `names`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(*names)
+        self.names = list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a node can do, and what it has agreed to: one client of an experiment."""
+class NodeSetup:
+    """What one node needs to take part in an experiment: its client, data, key and method."""
 
-    run: str  # names configuration and seed, the same on every node
+    run: str  # identifies configuration and seed, the same on every node
     number: int
     clients: int
     rounds: int
@@ -55,275 +72,307 @@ class Work:
     min_cluster: int
     metadata: Callable[[], Metadata] = field(repr=False)  # of this client, one row
     trainer: Callable[[], Trainer] = field(repr=False)  # over this client's data, under its number
-    box: Box | None = None  # where the server must not read what clients know
-    keepsake: Callable[[Arrays], Arrays] = lambda keep: keep  # of what a method keeps: what newcomers need
-    noise: float = 0.0  # in everybody's metadata, as a `World` has it
-    config: str = ""  # the experiment, to lie beside it
+    box: Box | None = None  # encrypts the clients' state where the server must not read it
+    newcomer_bundle: Callable[[Arrays], Arrays] = lambda keep: keep  # completes what the method keeps
+    noise: float = 0.0  # in everybody's metadata, as in `World`
+    config: str = ""  # the experiment, stored beside the newcomers' bundle
 
 
 class Node:
-    """One client of a federation, on a disk of its own."""
+    """One client of a federation, with its own storage."""
 
-    def __init__(self, work: Work, site: Site) -> None:
-        self.work, self.site = work, site
+    def __init__(self, setup: NodeSetup, storage: NodeStorage) -> None:
+        self.setup, self.storage = setup, storage
         self._trainer: Trainer | None = None
 
-    def handle(self, parcel: Parcel) -> Parcel:
-        """Answer one message; FlamecheError says in one line why not."""
-        what = parcel.head.get("what")
-        answers: dict[Any, Callable[[Parcel], Parcel]] = {
+    def handle(self, message: Message) -> Message:
+        """Answer one message; a FlamecheError says in one line why that is not possible."""
+        what = message.head.get("what")
+        handlers: dict[Any, Callable[[Message], Message]] = {
             "hello": self._hello,
             "round": self._round,
             "step": self._step,
             "evaluate": self._evaluate,
         }
-        if what not in answers:
-            raise Refused(f"node {self.work.number} does not know what to do about '{what}'")
-        if parcel.head.get("run") not in (self.work.run, None):
-            raise Refused(
-                f"node {self.work.number} takes part in {self.work.run}, not in {parcel.head.get('run')}: "
+        if what not in handlers:
+            raise RejectedMessage(f"node {self.setup.number} does not understand the message '{what}'")
+        if message.head.get("run") not in (self.setup.run, None):
+            raise RejectedMessage(
+                f"node {self.setup.number} takes part in {self.setup.run}, not in {message.head.get('run')}: "
                 "server and node have different configurations"
             )
         try:
-            answer = answers[what](parcel)
-        except OutOfRange:  # its words hold a value
-            raise Refused(
-                f"node {self.work.number}: its metadata exceed scheme.bound; raise that for everybody"
+            reply = handlers[what](message)
+        except OutOfRange:  # its text contains a value
+            raise RejectedMessage(
+                f"node {self.setup.number}: its metadata exceed scheme.bound; raise that for everybody"
             ) from None
-        except StoreError as problem:  # its words hold a path
-            raise Refused(f"node {self.work.number}: its own folder cannot be used; see its log") from problem
-        about = {key: parcel.head.get(key) for key in ("run", "round", "attempt", "stage")}
-        return replace(answer, head={**about, "number": self.work.number, **answer.head})
+        except StoreError as problem:  # its text contains a path
+            raise RejectedMessage(
+                f"node {self.setup.number}: its own folder cannot be used; see its log"
+            ) from problem
+        echoed = {key: message.head.get(key) for key in ("run", "round", "attempt", "stage")}
+        return replace(reply, head={**echoed, "number": self.setup.number, **reply.head})
 
-    def _hello(self, parcel: Parcel) -> Parcel:
-        work = self.work
-        metadata = self._metadata(str(parcel.head.get("instance", "")))
+    def _hello(self, message: Message) -> Message:
+        setup = self.setup
+        metadata = self._metadata(str(message.head.get("instance", "")))
         if not np.isfinite(metadata.phi).all():
-            raise DataError(f"node {work.number}: its metadata {NOT_FINITE}")
-        return Parcel(
+            raise DataError(f"node {setup.number}: its metadata {NOT_FINITE}")
+        return Message(
             {
-                "what": "hello", "run": work.run, "version": __version__, "size": work.size(),
-                "fingerprint": work.fingerprint, "blocks": list(metadata.phi.shape[1:]),
+                "what": "hello", "run": setup.run, "version": __version__, "size": setup.size(),
+                "fingerprint": setup.fingerprint, "blocks": list(metadata.phi.shape[1:]),
             }
         )  # fmt: skip
 
-    def _round(self, parcel: Parcel) -> Parcel:
+    def _round(self, message: Message) -> Message:
         """Replay the round with the answers so far, up to the next question or its end."""
-        opening, log = self._remembered(parcel)
-        if opening is None or log is None:
-            return Parcel({"what": "lack"})
-        link = Link(self.work.number, log)
-        world = self._world(link, opening, parcel)
-        world.ledger.round = int(opening.head["round"])
+        start, log = self._stored_round(message)
+        if start is None or log is None:
+            return Message({"what": "lack"})
+        replay = Replay(self.setup.number, log)
+        world = self._world(replay, start, message)
+        world.ledger.round = int(start.head["round"])
         try:
-            method = self._method(world, opening)
-            self._take_members(method, opening)
-            if opening.head["finish"]:
-                said, kept = self._finish(method)
+            method = self._restored_method(world, start)
+            self._update_members(method, start)
+            if start.head["finish"]:
+                said, bundle = self._finish(method)
             else:
-                kept = {}
-                participants = np.array(opening.head["participants"], np.int64)
-                said = {"reclustered": bool(method.round(int(opening.head["round"]), participants))}
+                bundle = {}
+                participants = np.array(start.head["participants"], np.int64)
+                said = {"reclustered": bool(method.round(int(start.head["round"]), participants))}
         except Paused as pause:
-            return self._paused(pause, link, method, parcel)
-        except Missing as missing:
-            return Parcel({"what": "need", "names": missing.names})
-        except Unreadable:
-            return Parcel({"what": "unreadable"})
+            return self._paused_reply(pause, replay, method, message)
+        except ModelsMissing as missing:
+            return Message({"what": "need", "names": missing.names})
+        except StateUnreadable:
+            return Message({"what": "unreadable"})
         models: Any = method.models
         said |= {"names": list(models.names), "assignment": method.assignment.tolist(), "notes": world.notes}
         said["clusters"] = method.clusters
         said["opened"] = [asdict(opening) for opening in world.ledger.openings]
-        self.site.write_last(
-            {"run": self.work.run, "round": opening.head["round"],
-             "cluster": int(method.assignment[self.work.number])}
+        self.storage.write_last(
+            {"run": self.setup.run, "round": start.head["round"],
+             "cluster": int(method.assignment[self.setup.number])}
         )  # fmt: skip
-        sealed = self._sealed(method, int(opening.head["round"]))
-        return _reply("done", link, said, {"state": from_bytes(sealed), **kept})
+        state = self._client_state(method, int(start.head["round"]))
+        return _round_reply("done", replay, said, {"state": bytes_array(state), **bundle})
 
-    def _paused(self, pause: Paused, link: Link, method: Method, parcel: Parcel) -> Parcel:
-        """Hand in what the question needs of this node; a vector to be masked opens a session instead."""
-        question, part = pause.question, dict(pause.part)
+    def _paused_reply(self, pause: Paused, replay: Replay, method: Method, message: Message) -> Message:
+        """Send the question with this node's arrays; for a masked sum, open a session instead."""
+        question, arrays = pause.question, dict(pause.arrays)
         if question["kind"] == "masked":
-            part = begin_session(self.site, parcel.head["nonce"], question, part, self.work.number)
-        reply = _reply("paused", link, question, part)
+            nonce = message.head["nonce"]
+            arrays = begin_session(self.storage, nonce, question, arrays, self.setup.number)
+        reply = _round_reply("paused", replay, question, arrays)
         nearest, models = getattr(getattr(method, "cohort", None), "nearest", None), method.models
-        if nearest is not None and isinstance(models, Names) and hasattr(method, "model_of"):
+        if nearest is not None and isinstance(models, ModelNames) and hasattr(method, "model_of"):
             reply.head["wants"] = [models.names[int(method.model_of(np.array([nearest]))[0])]]
         return reply
 
-    def _remembered(self, parcel: Parcel) -> tuple[Parcel | None, list[Parcel] | None]:
-        """Keep what is new of a round on disk; give how it began and the answers so far."""
-        head = parcel.head
-        if "participants" in head:  # it begins, or is told again from its beginning
-            before, same = self.site.opening, ("run", "instance", "round")
+    def _stored_round(self, message: Message) -> tuple[Message | None, list[Message] | None]:
+        """Store what a message adds to the round; return the round's start and the answers so far."""
+        head, storage = message.head, self.storage
+        if "participants" in head:  # the round starts, or is sent again from its start
+            before, same = storage.round_start, ("run", "instance", "round")
             if before is None or any(before.head.get(key) != head[key] for key in same):
-                self.site.forget("trained.")
-            arrays = {key: value for key, value in parcel.arrays.items() if key == "state"}
-            self.site.begin_round(Parcel(head, arrays))
-        opening = self.site.opening
-        now = ("run", "instance", "round", "attempt")
-        if opening is None or any(opening.head.get(key) != head[key] for key in now):
+                storage.delete("trained.")
+            arrays = {key: value for key, value in message.arrays.items() if key == "state"}
+            storage.begin_round(Message(head, arrays))
+        start = storage.round_start
+        current = ("run", "instance", "round", "attempt")
+        if start is None or any(start.head.get(key) != head[key] for key in current):
             return None, None
         for number in range(int(head["from"]), int(head["stage"])):
-            answer = Parcel(head["answers"][number - head["from"]], parcel.part(f"answer/{number}"))
-            self.site.add_answer(number, answer)
-        return opening, self.site.log(int(head["stage"]))
+            answer = Message(head["answers"][number - head["from"]], message.section(f"answer/{number}"))
+            storage.add_answer(number, answer)
+        return start, storage.answers(int(head["stage"]))
 
-    def _step(self, parcel: Parcel) -> Parcel:
-        return Parcel({"what": "step"}, take_step(self.site, parcel))
+    def _step(self, message: Message) -> Message:
+        return Message({"what": "step"}, take_step(self.storage, message))
 
-    def _evaluate(self, parcel: Parcel) -> Parcel:
+    def _evaluate(self, message: Message) -> Message:
         """Score the model that serves this client on its test samples."""
-        link = Alone(self.work.number)
-        world = self._world(link, parcel, parcel)
+        world = self._world(SoloReplay(self.setup.number), message, message)
         try:
-            method = self._method(world, parcel)
-            row = int(method.serving()[self.work.number])
+            method = self._restored_method(world, message)
+            row = int(method.serving()[self.setup.number])
             models: Any = method.models
-            own = self._fetch(parcel)([models.names[row]])
-        except Missing as missing:
-            return Parcel({"what": "need", "names": missing.names})
-        except Unreadable:
-            return Parcel({"what": "unreadable"})
-        loss, accuracy = self._own_trainer().judge(
-            own, np.zeros(1, np.int64), np.array([self.work.number]), "test"
+            own = self._model_getter(message)([models.names[row]])
+        except ModelsMissing as missing:
+            return Message({"what": "need", "names": missing.names})
+        except StateUnreadable:
+            return Message({"what": "unreadable"})
+        loss, accuracy = self._local_trainer().judge(
+            own, np.zeros(1, np.int64), np.array([self.setup.number]), "test"
         )
         score = {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "row": row}
-        return Parcel({"what": "score", **_finite(score)})
+        return Message({"what": "score", **_nan_to_none(score)})
 
     def _finish(self, method: Method) -> tuple[dict[str, Any], Arrays]:
-        """Play the end of a run; keep here what newcomers need, and give it to a server that may read it."""
+        """Finish the run; store the newcomers' bundle, and send it to a server that may read it."""
         outcome = method.finish()
-        kept: Arrays = {}
+        sent: Arrays = {}
         if outcome.keep:
-            arrays = self.work.keepsake(dict(outcome.keep))
-            self.site.keep_clusters(self.work.config, arrays)
-            kept = {} if self.work.box else {"keep": from_bytes(npz_bytes(arrays))}
+            bundle = self.setup.newcomer_bundle(dict(outcome.keep))
+            self.storage.write_newcomer_bundle(self.setup.config, bundle)
+            sent = {} if self.setup.box else {"keep": bytes_array(npz_bytes(bundle))}
         final = None if outcome.assignment is None else outcome.assignment.tolist()
         numbers = {"dbi": float(outcome.dbi), "ch": float(outcome.ch)}
-        return {"final": final, **_finite(numbers)}, kept
+        return {"final": final, **_nan_to_none(numbers)}, sent
 
-    def _world(self, link: Link, opening: Parcel, parcel: Parcel) -> ReplicaWorld:
-        work = self.work
-        fetch = self._fetch(parcel)
-        sizes = np.zeros(work.clients, np.int64)
-        trainer: Any = ReplicaTrainer(link, fetch, self._own_trainer, work.plan, sizes)
+    def _world(self, replay: Replay, start: Message, message: Message) -> ReplicaWorld:
+        setup = self.setup
+        get_models = self._model_getter(message)
+        trainer: Any = ReplicaTrainer(
+            replay,
+            get_models,
+            self._local_trainer,
+            lambda name, round: self._train(get_models, name, round),
+            setup.plan,
+            np.zeros(setup.clients, np.int64),
+        )
         return ReplicaWorld(
-            clients=work.clients,
-            rounds=work.rounds,
-            seed=work.seed,
+            clients=setup.clients,
+            rounds=setup.rounds,
+            seed=setup.seed,
             trainer=trainer,
-            ledger=Ledger(work.clients),
-            scheme=work.scheme,
-            extract=self._everybody,
-            samples=lambda: _refuse_samples(),
-            group=np.zeros(work.clients, np.int64),
-            min_cluster=work.min_cluster,
-            noise=work.noise,
-            link=link,
-            held=bool(opening.head.get("held")),
-            train_own=lambda name, round: self._train(fetch, name, round),
+            ledger=Ledger(setup.clients),
+            scheme=setup.scheme,
+            extract=self._all_metadata,
+            samples=_refuse_samples,
+            group=np.zeros(setup.clients, np.int64),
+            min_cluster=setup.min_cluster,
+            noise=setup.noise,
+            replay=replay,
+            term_is_stored=bool(start.head.get("held")),
         )
 
-    def _method(self, world: ReplicaWorld, opening: Parcel) -> Method:
-        """Build the method as it was after the round before."""
-        method = self.work.method(world)
+    def _restored_method(self, world: ReplicaWorld, start: Message) -> Method:
+        """Build the method with its state after the previous round."""
+        method = self.setup.method(world)
         expected = len(method.models)
-        sealed = opening.arrays.get("state")
+        sealed = start.arrays.get("state")
         if sealed is not None and sealed.size:
-            data, about = sealed.tobytes(), self._about(int(opening.head["since"]))
+            data, context = sealed.tobytes(), self._state_context(int(start.head["since"]))
             try:
-                arrays = npz_arrays(self.work.box.open(data, about) if self.work.box else data)
-                method.restore(Parcel({}, arrays).part("method"))
-                names: Any = Names(tuple(arrays["names"].tolist()))
+                arrays = npz_arrays(self.setup.box.open(data, context) if self.setup.box else data)
+                method.restore(Message({}, arrays).section("method"))
+                names: Any = ModelNames(tuple(arrays["names"].tolist()))
                 method.models, method.assignment = names, arrays["assignment"].astype(np.int64)
-            except (SealError, Refused, LookupError, ValueError, TypeError) as problem:
-                raise Unreadable from problem
-            known = len(method.assignment) == self.work.clients and all(map(is_name, names.names))
-            if not known or len(names) != max(expected, method.clusters):
-                raise Unreadable
+            except (SealError, RejectedMessage, LookupError, ValueError, TypeError) as problem:
+                raise StateUnreadable from problem
+            valid = len(method.assignment) == self.setup.clients and all(map(is_model_name, names.names))
+            if not valid or len(names) != max(expected, method.clusters):
+                raise StateUnreadable
         return method
 
-    def _take_members(self, method: Method, opening: Parcel) -> None:
-        """Tell the method who belongs to the federation now."""
+    def _update_members(self, method: Method, start: Message) -> None:
+        """Tell the method which clients have joined or left the federation."""
         if not isinstance(method, Flameche | FlamecheSketch):
             return
-        there = np.isin(np.arange(self.work.clients), opening.head["members"])
-        if (come := np.flatnonzero(method.left & there)).size:
-            method.join(come)
-        if (gone := np.flatnonzero(~method.left & ~there)).size:
+        present = np.isin(np.arange(self.setup.clients), start.head["members"])
+        if (joined := np.flatnonzero(method.left & present)).size:
+            method.join(joined)
+        if (gone := np.flatnonzero(~method.left & ~present)).size:
             method.leave(gone, vanished=True)
 
-    def _sealed(self, method: Method, round: int) -> bytes:
-        """Close what clients know after a round, for whoever takes part in the next."""
+    def _client_state(self, method: Method, round: int) -> bytes:
+        """Serialise, and encrypt where there is a key, the clients' state for the next participants."""
         models: Any = method.models
-        arrays: Arrays = prefixed("method", method.state())
+        arrays: Arrays = with_prefix("method", method.state())
         arrays |= {"names": np.array(models.names), "assignment": method.assignment}
         data = npz_bytes(arrays)
-        return self.work.box.seal(data, self._about(round)) if self.work.box else data
+        return self.setup.box.seal(data, self._state_context(round)) if self.setup.box else data
 
-    def _about(self, round: int) -> bytes:
-        return f"{self.work.run} after round {round}".encode()
+    def _state_context(self, round: int) -> bytes:
+        """Name the run and round to which an encrypted state is bound."""
+        return f"{self.setup.run} after round {round}".encode()
 
-    def _everybody(self) -> Metadata:
-        """Give all clients' metadata as this one knows them: its own row."""
+    def _all_metadata(self) -> Metadata:
+        """Return the metadata of all clients as this one knows them: its own row, else zeros."""
         own = self._metadata()
-        phi = np.zeros((self.work.clients, *own.phi.shape[1:]))
-        counts = np.zeros((self.work.clients, own.counts.shape[1]), np.int64)
-        phi[self.work.number], counts[self.work.number] = own.phi[0], own.counts[0]
+        phi = np.zeros((self.setup.clients, *own.phi.shape[1:]))
+        counts = np.zeros((self.setup.clients, own.counts.shape[1]), np.int64)
+        phi[self.setup.number], counts[self.setup.number] = own.phi[0], own.counts[0]
         return Metadata(phi, counts)
 
     def _metadata(self, instance: str | None = None) -> Metadata:
-        """Give this client's metadata, kept on its disk; a run that begins anew has them computed anew.
+        """Return this client's metadata, from its disk; they are computed again when a run is restarted.
 
-        Not so with noise: whoever made a node draw it often would average it out.
+        Metadata with noise are not: a server that made a node draw it often could average it out.
         """
-        if self.work.noise:
+        if self.setup.noise:
             instance = None
-        kept = self.site.arrays("metadata.npz")
+        stored = self.storage.read_arrays("metadata.npz")
         if (
-            kept is None
-            or str(kept.get("run")) != self.work.run
-            or (instance is not None and str(kept.get("instance")) != instance)
+            stored is None
+            or str(stored.get("run")) != self.setup.run
+            or (instance is not None and str(stored.get("instance")) != instance)
         ):
-            found, names = self.work.metadata(), {"run": self.work.run, "instance": instance or ""}
-            kept = {"phi": found.phi, "counts": found.counts, **{k: np.array(v) for k, v in names.items()}}
-            self.site.write_arrays("metadata.npz", kept)
-        return Metadata(kept["phi"], kept["counts"])
+            found, names = self.setup.metadata(), {"run": self.setup.run, "instance": instance or ""}
+            stored = {"phi": found.phi, "counts": found.counts, **{k: np.array(v) for k, v in names.items()}}
+            self.storage.write_arrays("metadata.npz", stored)
+        return Metadata(stored["phi"], stored["counts"])
 
-    def _own_trainer(self) -> Trainer:
+    def _local_trainer(self) -> Trainer:
         if self._trainer is None:
-            self._trainer = self.work.trainer()
+            self._trainer = self.setup.trainer()
         return self._trainer
 
-    def _fetch(self, parcel: Parcel) -> Fetch:
-        return fetcher(parcel, self._own_trainer)
+    def _model_getter(self, message: Message) -> GetModels:
+        """Return a function that finds models by name: in the message, or as initial models made here."""
 
-    def _train(self, fetch: Fetch, name: str, round: int) -> Arrays:
-        """Train a model on this client's samples; a round that is told again finds it on disk."""
+        def get_models(names: Sequence[str]) -> Models:
+            sent = {name: message.section(f"model/{name}") for name in names if not name.startswith("init.")}
+            if missing := [name for name, found in sent.items() if not found]:
+                raise ModelsMissing(missing)
+            trainer = self._local_trainer()
+            shared = trainer.initial(0)
+            size = [shared.params.shape[1], shared.buffers.shape[1]]
+            rows = []
+            for name in names:
+                own = sent.get(name, {})
+                if "params" in own:
+                    if [own[key].size for key in MODEL_ARRAYS if key in own] != size:
+                        raise RejectedMessage(
+                            f"model {name} does not have the size of this node's: {SHAPE_HINT}"
+                        )
+                    rows.append({key: own[key] for key in MODEL_ARRAYS})
+                else:  # nobody has trained it yet
+                    number = int(own["init"]) if own else int(name.removeprefix("init."))
+                    initial = trainer.initial(number).to_arrays()
+                    rows.append({key: array[0] for key, array in initial.items()})
+            return stacked(rows)
+
+        return get_models
+
+    def _train(self, get_models: GetModels, name: str, round: int) -> Arrays:
+        """Train a model on this client's samples; a replay of the round finds the result on disk."""
         file = f"trained.{round}.{name}"
-        kept = self.site.arrays(file)
-        if kept is None:
-            me = np.array([self.work.number])
-            trained = self._own_trainer().train(fetch([name]), np.zeros(1, np.int64), me, round)
-            kept = {key: rows[0] for key, rows in trained.to_arrays().items()}
-            self.site.write_arrays(file, kept)
-        return kept
+        stored = self.storage.read_arrays(file)
+        if stored is None:
+            me = np.array([self.setup.number])
+            trained = self._local_trainer().train(get_models([name]), np.zeros(1, np.int64), me, round)
+            stored = {key: rows[0] for key, rows in trained.to_arrays().items()}
+            self.storage.write_arrays(file, stored)
+        return stored
 
 
-def _reply(what: str, link: Link, said: dict[str, Any], part: Arrays) -> Parcel:
-    """Put what a node gives and what it asks or reports into one message."""
-    arrays = prefixed("ask", part)
-    for number, (_, given) in enumerate(link.gives):
-        arrays |= prefixed(f"give/{number}", given)
-    return Parcel({"what": what, "gives": [about for about, _ in link.gives], "said": said}, arrays)
+def _round_reply(what: str, replay: Replay, said: dict[str, Any], arrays: Arrays) -> Message:
+    """Combine a node's uploads with its question or result."""
+    named = with_prefix("ask", arrays)
+    for number, (_, uploaded) in enumerate(replay.uploads):
+        named |= with_prefix(f"give/{number}", uploaded)
+    return Message({"what": what, "gives": [fields for fields, _ in replay.uploads], "said": said}, named)
 
 
-def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
-    """Replace NaN and infinity by None: messages have neither."""
+def _nan_to_none(numbers: dict[str, float]) -> dict[str, float | None]:
+    """Replace NaN and infinity by None, because JSON has neither."""
     return {key: value if np.isfinite(value) else None for key, value in numbers.items()}
 
 
 def _refuse_samples() -> Any:
-    raise FlamecheError("this method summarises samples in a way of its own, which does not run on a network")
+    raise FlamecheError("this method extracts metadata of its own kind, which does not run on a network")
