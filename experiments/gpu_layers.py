@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from flameche.training import layers
-from flameche.training.convolution import Convolution
-from flameche.training.cuda import arithmetic
-from flameche.training.layers import Norm, Product
-from flameche.training.passes import Pass
-from flameche.training.primitives import Plain
+from flameche.training.kernels import layers
+from flameche.training.kernels.autodiff import Pass
+from flameche.training.kernels.cuda_graphs import arithmetic
+from flameche.training.kernels.layers import Convolution, Norm, Product
+from flameche.training.kernels.torch_ops import Plain
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -61,7 +60,7 @@ def alike(step: Any) -> tuple[Any, ...]:
 
 def tune(own: Any, net: str, clients: int, only: Callable[[Any], bool]) -> dict[Any, Any]:
     """Time every convolution's kernels by tiles; give the best of each."""
-    from flameche.training.sliding import Shape, Tile
+    from flameche.training.kernels.triton_conv import Shape, Tile
 
     program, slides, batch, low = own._program(True), own._do.slides, own._batch, own._low
     data, best, seen = own._parts["train"], {}, set()

@@ -31,10 +31,10 @@ from flameche.data.federation import Federation, Samples
 from flameche.experiments.provenance import provenance
 from flameche.models.build import build_model
 from flameche.training.device import finish, prepare_torch
-from flameche.training.fused import FusedTrainer
+from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.torch_ops import Plain
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import average
-from flameche.training.primitives import Plain
 from flameche.training.trainer import TrainingPlan
 from flameche.training.vectorised import VectorisedTrainer
 

@@ -16,10 +16,10 @@ from torch import nn
 
 from flameche.data.federation import Samples
 from flameche.errors import TrainingError
-from flameche.training import crew, pool
+from flameche.training import pool, worker_pool
+from flameche.training.fast_layers import QuickTrainer
 from flameche.training.pool import PoolTrainer
-from flameche.training.quick import QuickTrainer
-from flameche.training.segment import Segment
+from flameche.training.shared_memory import Segment
 from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
 
@@ -138,14 +138,14 @@ def test_processes_join_in_the_middle_of_a_round(monkeypatch):
     many, alone = trainers()
     many._patience = 0.0
     joined = []
-    offer = crew.Crew.offer
+    offer = worker_pool.Crew.offer
 
     def slowly(self, task, jobs):
         self.wait_until_ready(60)
         offer(self, task, jobs)
         joined.append([worker.state for worker in self._workers])
 
-    monkeypatch.setattr(crew.Crew, "offer", slowly)
+    monkeypatch.setattr(worker_pool.Crew, "offer", slowly)
     zeros, clients = np.zeros(6, np.int64), np.arange(6)
     try:
         found = [t.train(t.initial(), zeros, clients, 1) for t in (many, alone)]
@@ -181,7 +181,7 @@ def test_a_model_that_cannot_be_sent_is_trained_here():
 
 @pytest.mark.parametrize(("python", "why"), [("/bin/false", "exit code 1"), ("/nowhere/python", ".*No such")])
 def test_a_process_that_cannot_start_is_done_without(monkeypatch, python, why):
-    monkeypatch.setattr(crew.sys, "executable", python)
+    monkeypatch.setattr(worker_pool.sys, "executable", python)
     many, alone = trainers()
     with pytest.warns(UserWarning, match=rf"could not start \({why}"):
         assert many.start() == 1

@@ -8,9 +8,8 @@ from flameche.training import loop as plain
 from flameche.training import vectorised
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models, read_module
-from flameche.training.stacked import StackedModule, stackable
 from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
-from flameche.training.vectorised import VectorisedTrainer, adam, schedule
+from flameche.training.vectorised import StackedModule, VectorisedTrainer, adam, schedule, stackable
 from tests.conftest import tiny_federation
 
 SHAPES = {"small-cnn": (1, 8, 8), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32)}

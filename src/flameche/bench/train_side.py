@@ -14,9 +14,9 @@ from flameche.bench.processes import cpu_seconds, family
 from flameche.data.federation import Federation, Samples
 from flameche.models.build import build_model
 from flameche.rng import stream
-from flameche.training.choose import make_trainer
 from flameche.training.device import finish, peak_device_memory, prepare_torch
-from flameche.training.fused import FusedTrainer
+from flameche.training.factory import make_trainer
+from flameche.training.kernels.stacked_trainer import FusedTrainer
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import Trainer, TrainingPlan

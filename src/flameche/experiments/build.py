@@ -27,10 +27,9 @@ from flameche.privacy.noise import NoisySource
 from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
 from flameche.simulation.events import Timeline
-from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch, usable_cores
-from flameche.training.none import NoTrainer
-from flameche.training.trainer import Sgd, Trainer, TrainingPlan
+from flameche.training.factory import make_trainer
+from flameche.training.trainer import NoTrainer, Sgd, Trainer, TrainingPlan
 
 
 @dataclass

@@ -31,8 +31,8 @@ from flameche.network.job import Job
 from flameche.network.node import Work
 from flameche.network.parcel import Arrays
 from flameche.network.relay import Rules
-from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
+from flameche.training.factory import make_trainer
 from flameche.training.trainer import Trainer
 
 PRELOAD: dict[str, Any] = {"flameche": "none", "fedavg": "own", "ifca": "all"}

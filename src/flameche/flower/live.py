@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flameche.training.board import Board
+from flameche.training.tensorboard import Board
 
 
 class Live:

@@ -29,7 +29,7 @@ from flameche.flower.settings import in_app
 from flameche.flower.transport import GridTransport
 from flameche.network.coordinator import Coordinator
 from flameche.report import write_report
-from flameche.training.board import Board
+from flameche.training.tensorboard import Board
 
 HERE = "flower"  # how a run folder's environment says that a network played it
 

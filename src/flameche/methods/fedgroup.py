@@ -19,8 +19,7 @@ from sklearn.cluster import KMeans
 
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
 from flameche.rng import stream_seed
-from flameche.training.geometry import cosines, directions
-from flameche.training.models import Models, average
+from flameche.training.models import Models, average, cosines, directions
 
 
 class FedGroup:

@@ -25,8 +25,7 @@ from sklearn.cluster import KMeans
 
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Outcome, World
 from flameche.rng import stream, stream_seed
-from flameche.training.geometry import coordinates, distances
-from flameche.training.models import Models
+from flameche.training.models import Models, coordinates, distances
 
 Start = Literal["kmeans", "different", "shared"]
 Newcomers = Literal["moved", "first"]

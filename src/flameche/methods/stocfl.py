@@ -17,8 +17,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, Outcome, World
-from flameche.training.geometry import cosines
-from flameche.training.models import average
+from flameche.training.models import average, cosines
 from flameche.training.trainer import Pull, Sgd
 
 FIRST_LR = 0.01  # of the SGD behind first updates, whose directions count

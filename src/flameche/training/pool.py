@@ -20,15 +20,14 @@ import torch
 from torch import nn
 
 from flameche.data.federation import Federation
-from flameche.training.crew import Crew
 from flameche.training.device import usable_cores
-from flameche.training.jobs import Task, Training, Trying, queue, results, work
+from flameche.training.fast_layers import QuickTrainer
 from flameche.training.loop import Piece
 from flameche.training.models import Models
-from flameche.training.quick import QuickTrainer
-from flameche.training.segment import Segment
+from flameche.training.shared_memory import Segment
 from flameche.training.trainer import Ints, Part, Pull, Sgd, TrainingPlan
 from flameche.training.worker import describe
+from flameche.training.worker_pool import Crew, Task, Training, Trying, queue, results, work
 
 PATIENCE = 6.0  # seconds of work here before processes are started: twice what a start costs
 LEAST_S = 0.02  # expected seconds of a call below which it is not shared

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from flameche.rng import stream
@@ -129,3 +130,49 @@ def ends(size: int, plan: TrainingPlan) -> list[int]:
     if plan.drop_last:
         return found if last == plan.batch else found[:-1]
     return [*found[:-2], size] if last == 1 else found
+
+
+class NoTrainer:
+    """Stands in where only the clustering half is wanted."""
+
+    def __init__(self, sizes: Ints) -> None:
+        self.sizes = sizes
+        self.plan = TrainingPlan(epochs=0)
+
+    def initial(self, number: int = 0) -> Models:
+        """Give one model of no parameters."""
+        return Models(torch.empty(1, 0), torch.empty(1, 0))
+
+    def train(
+        self,
+        models: Models,
+        pick: Ints,
+        clients: Ints,
+        round: int,
+        pull: Pull | None = None,
+        sgd: Sgd | None = None,
+    ) -> Models:
+        """Return as many empty models as clients."""
+        return models.pick(pick)
+
+    def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
+        """Know nothing about losses."""
+        return np.full(len(pick), np.nan), np.full(len(pick), np.nan)
+
+    def layer(self, name: str) -> slice:
+        """Have no layers."""
+        return slice(0, 0)
+
+    def accuracy(self, models: Models, pick: Ints) -> Floats:
+        """Know nothing about accuracy."""
+        return np.full(len(pick), np.nan)
+
+    def state(self) -> Arrays:
+        """Have nothing to keep."""
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Have nothing to take back."""
+
+    def close(self) -> None:
+        """Have nothing to give back."""

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from flameche.data.federation import Federation, Samples
 from flameche.training.device import prepare_torch
-from flameche.training.jobs import Task, work
-from flameche.training.quick import QuickTrainer
-from flameche.training.segment import Segment
+from flameche.training.fast_layers import QuickTrainer
+from flameche.training.shared_memory import Segment
+from flameche.training.worker_pool import Task, work
 
 PARTS = ("train", "holdout", "test")
 

@@ -7,10 +7,10 @@ from torch import nn
 
 from flameche.errors import ConfigError
 from flameche.models.build import build_model
-from flameche.training import choose
-from flameche.training.builder import Untranslatable
-from flameche.training.choose import make_trainer
-from flameche.training.fused import FusedTrainer
+from flameche.training import factory
+from flameche.training.factory import make_trainer
+from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.weight_layout import Untranslatable
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import TrainingPlan
@@ -65,7 +65,7 @@ def test_on_cuda_stacked_layers_come_first_then_vmap_then_the_loop(wanted, monke
             made.append((name, options))
             return name
 
-        monkeypatch.setattr(choose, name, init)
+        monkeypatch.setattr(factory, name, init)
 
     small = type(build_model("small-cnn", (1, 8, 8), 3, seed=0))
     pretend("FusedTrainer", {small})

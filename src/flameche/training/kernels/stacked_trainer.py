@@ -13,21 +13,71 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flameche.training.budget import client_bytes, fit, memory_budget
-from flameche.training.builder import Sliding, Untranslatable
-from flameche.training.cuda import Precision, Replayer, arithmetic
 from flameche.training.device import finish
-from flameche.training.kernels import primitives
+from flameche.training.kernels.autodiff import Pass
+from flameche.training.kernels.client_stack import Stack, Work, lay_out, longest
+from flameche.training.kernels.conv_geometry import up
+from flameche.training.kernels.cuda_graphs import Precision, Replayer, arithmetic
+from flameche.training.kernels.layers import Product
+from flameche.training.kernels.torch_ops import Plain
+from flameche.training.kernels.translate import Program, stacked_program
+from flameche.training.kernels.weight_layout import Sliding, Untranslatable
 from flameche.training.loop import OnDevice
 from flameche.training.models import Models
-from flameche.training.passes import Pass
-from flameche.training.primitives import Plain
-from flameche.training.program import Program, stacked_program
-from flameche.training.rounds import Work, lay_out, longest
-from flameche.training.stack import Stack
 from flameche.training.trainer import Floats, Ints, Pull, Sgd, ends
 from flameche.training.vectorised import SCORE_WEIGHTS, VectorisedTrainer
-from flameche.training.windows import up
+
+SHARE = 0.6  # of what is free on a GPU
+ON_CPU = 2 * 2**30
+GIB = 2**30
+
+
+def memory_budget(device: str, wanted_gib: float | None = None) -> int:
+    """Give the bytes that training may take: as asked, or by default a share of what the device has free."""
+    if wanted_gib is not None:
+        return int(wanted_gib * GIB)
+    if device == "cuda":
+        return int(SHARE * torch.cuda.mem_get_info()[0])
+    return ON_CPU
+
+
+def client_bytes(program: Program, flat: int, batch: int, wide: int, narrow: int, plain: bool = True) -> int:
+    """Estimate the bytes of one client in training: weights, moments, gradients, values of a batch.
+
+    flat: numbers of a model as it travels, before and after; wide and narrow: bytes of a number of weights
+    and of values; plain: patches of all convolutions are laid out.
+    """
+    layout = program.weights
+    models = 2 * flat + layout.total + 2 * layout.trained + program.stats.total
+    low = layout.trained + (layout.total if narrow != wide else 0)
+    spread = sum(_spread(step.layer) for step in program.steps)
+    return wide * models + narrow * (low + spread + batch * program.floats(plain))
+
+
+def _spread(layer: object) -> int:
+    """Count the numbers of matrices that are built anew at every step, and of their gradients."""
+    if not isinstance(layer, Product) or layer.lower != "spread":
+        return 0
+    return 2 * layer.window.form.floats * layer.form.floats
+
+
+def fit(budget: int, each: int, clients: int) -> int:
+    """Choose how many of the clients train at once: as few equal parts as the budget allows."""
+    most = max(1, budget // each)
+    parts = -(-clients // most)
+    return -(-clients // parts)
+
+
+def primitives(device: str, dtype: torch.dtype) -> Plain:
+    """Take Triton's on CUDA, in the precisions they are written for; else plain torch."""
+    if device == "cuda" and dtype != torch.float64:
+        try:
+            from flameche.training.kernels.triton_ops import Fast
+        except ImportError:
+            return Plain()
+        return Fast()
+    return Plain()
+
 
 STACKS = 3  # kept at once: each holds models, moments and its graphs' memory
 SCORE_IMAGES = 2**16  # images x models of one forward pass

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from flameche.models.build import build_model
-from flameche.training.fused import FusedTrainer
+from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.torch_ops import Plain
 from flameche.training.models import Models
-from flameche.training.primitives import Plain
 from flameche.training.trainer import Pull, TrainingPlan
 from tests.conftest import tiny_federation
 
@@ -63,7 +63,7 @@ def spoil(monkeypatch):
 def primitives(name):
     if name == "plain":
         return Plain()
-    from flameche.training.triton_primitives import Fast
+    from flameche.training.kernels.triton_ops import Fast
 
     return Fast()
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from flameche.training.primitives import Plain
-from flameche.training.windows import Form
+from flameche.training.kernels.conv_geometry import Form
+from flameche.training.kernels.torch_ops import Plain
 
 
 @dataclass

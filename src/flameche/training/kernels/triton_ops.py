@@ -8,11 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from flameche.training import triton_maps as maps
-from flameche.training import triton_rows as rows
-from flameche.training.primitives import BETA1, BETA2, EPS, Normed, Plain, Slid, Source, Table
-from flameche.training.sliding import Slides
-from flameche.training.windows import Slide, Window
+from flameche.training.kernels import triton_kernels as kernels
+from flameche.training.kernels.conv_geometry import Slide, Window
+from flameche.training.kernels.torch_ops import BETA1, BETA2, EPS, Normed, Plain, Slid, Source, Table
+from flameche.training.kernels.triton_conv import Slides
 
 TILE = 4096  # values of a program
 PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
@@ -32,12 +31,12 @@ class Fast(Plain):
     ) -> Tensor:
         """Gather bytes and lay out their patches in one pass."""
         return self._patches(
-            maps.image_patches_kernel, (data, index), index.shape, window, columns, ones, dtype
+            kernels.image_patches_kernel, (data, index), index.shape, window, columns, ones, dtype
         )
 
     def patches(self, x: Tensor, window: Window, columns: int, ones: bool) -> Tensor:
         """Lay out what each window sees."""
-        return self._patches(maps.patches_kernel, (x,), x.shape[:2], window, columns, ones, x.dtype)
+        return self._patches(kernels.patches_kernel, (x,), x.shape[:2], window, columns, ones, x.dtype)
 
     def _patches(
         self,
@@ -70,7 +69,7 @@ class Fast(Plain):
             out = patches.new_empty(clients, images, form.height, form.width, form.pitch)
         count = clients * images * form.pixels
         wide, tall = _tile(form.pitch)
-        maps.fold_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
+        kernels.fold_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
             patches, out, out, count, patches.shape[2], *_sizes(window), form.channels, *window.stride,
             *window.padding, *window.kernel, ADD=into is not None, BR=tall, BC=wide,
         )  # fmt: skip
@@ -83,7 +82,7 @@ class Fast(Plain):
         out = weights.new_empty(clients, places * channels, outs * outputs)
         wide, tall = _tile(outputs)
         grid = (clients, places * outs, triton.cdiv(channels, tall) * triton.cdiv(outputs, wide))
-        maps.spread_kernel[grid](
+        kernels.spread_kernel[grid](
             weights, self._tabled(table, weights), out, weights.stride(0), channels, outputs, places, outs,
             BC=tall, BO=wide,
         )  # fmt: skip
@@ -97,7 +96,7 @@ class Fast(Plain):
         pairs = [each + [-1] * (longest - len(each)) for each in lists]
         across, tall = _tile(outputs)
         grid = (clients, taps, triton.cdiv(channels, tall) * triton.cdiv(outputs, across))
-        maps.collect_kernel[grid](
+        kernels.collect_kernel[grid](
             wide, self._tabled(pairs, wide), out, out.stride(0), channels, outputs, len(table), len(table[0]),
             LONG=longest, BC=tall, BO=across,
         )  # fmt: skip
@@ -121,10 +120,10 @@ class Fast(Plain):
         parts = torch.empty(clients, chunks, 2, pitch, dtype=torch.float32, device=x.device)
         mean, scale = (torch.empty(clients, pitch, dtype=torch.float32, device=x.device) for _ in range(2))
         across = triton.cdiv(pitch, wide)
-        rows.moments_kernel[(clients, chunks, across)](
+        kernels.moments_kernel[(clients, chunks, across)](
             x, count, parts, height, places, per, pitch, BR=tall, BC=wide
         )
-        rows.moments_end_kernel[(clients, across)](
+        kernels.moments_end_kernel[(clients, across)](
             parts, count, mean, scale, *running, running[0].stride(0), height, places, per, chunks, momentum,
             eps, pitch, BK=triton.next_power_of_2(chunks), BC=wide,
         )  # fmt: skip
@@ -145,7 +144,7 @@ class Fast(Plain):
         wide, tall = _tile(pitch)
         mean, scale = (each.contiguous() for each in (mean, scale))
         out = torch.empty_like(x)
-        rows.affine_kernel[(triton.cdiv(height, tall), clients, triton.cdiv(pitch, wide))](
+        kernels.affine_kernel[(triton.cdiv(height, tall), clients, triton.cdiv(pitch, wide))](
             x, x if residual is None else residual, out, mean, scale, weight, bias, mean.stride(0),
             weight.stride(0), height, pitch, ADD=residual is not None, RELU=relu, BR=tall, BC=wide,
         )  # fmt: skip
@@ -167,15 +166,15 @@ class Fast(Plain):
         across = triton.cdiv(pitch, wide)
         parts = torch.empty(clients, chunks, 2, pitch, dtype=torch.float32, device=grad.device)
         sums = torch.empty(clients, 2, pitch, dtype=torch.float32, device=grad.device)
-        rows.norm_sums_kernel[(clients, chunks, across)](
+        kernels.norm_sums_kernel[(clients, chunks, across)](
             grad, saved.x, saved.y, saved.mean, saved.scale, parts, height, per, pitch, RELU=relu, BR=tall,
             BC=wide,
         )  # fmt: skip
-        rows.norm_sums_end_kernel[(clients, across)](
+        kernels.norm_sums_end_kernel[(clients, across)](
             parts, sums, *out, out[0].stride(0), chunks, pitch, BK=triton.next_power_of_2(chunks), BC=wide
         )
         back = torch.empty_like(grad)
-        rows.norm_back_kernel[(triton.cdiv(height, tall), clients, across)](
+        kernels.norm_back_kernel[(triton.cdiv(height, tall), clients, across)](
             grad, saved.x, saved.mean, saved.scale, weight, sums, count, back, weight.stride(0), height,
             places, pitch, BR=tall, BC=wide,
         )  # fmt: skip
@@ -188,7 +187,7 @@ class Fast(Plain):
         where = torch.empty_like(out, dtype=torch.uint8)
         count = out.numel() // pitch
         wide, tall = _tile(pitch)
-        maps.pool_kernel[(triton.cdiv(count, tall), triton.cdiv(pitch, wide))](
+        kernels.pool_kernel[(triton.cdiv(count, tall), triton.cdiv(pitch, wide))](
             x, out, where, count, *_sizes(window), *window.stride, *window.padding, *window.kernel, RELU=relu,
             BR=tall, BC=wide,
         )  # fmt: skip
@@ -200,7 +199,7 @@ class Fast(Plain):
         out = grad.new_empty(*grad.shape[:2], form.height, form.width, form.pitch)
         count = out.numel() // form.pitch
         wide, tall = _tile(form.pitch)
-        maps.pool_back_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
+        kernels.pool_back_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
             grad, where, out, count, *_sizes(window), *window.stride, *window.padding, *window.kernel,
             BR=tall, BC=wide,
         )  # fmt: skip
@@ -233,7 +232,7 @@ class Fast(Plain):
         out, (clients, batch), pitch = torch.empty_like(logits), index.shape, logits.shape[4]
         wide = triton.next_power_of_2(pitch)
         tall = max(1, min(32, TILE // wide))
-        rows.slope_kernel[(triton.cdiv(batch, tall), clients)](
+        kernels.slope_kernel[(triton.cdiv(batch, tall), clients)](
             logits, labels, index, count, out, batch, classes, pitch, BR=tall, BC=wide
         )
         return out
@@ -245,7 +244,7 @@ class Fast(Plain):
         clients, height, pitch, _ = _rows(y)
         wide = min(128, triton.next_power_of_2(pitch))
         tall = TILE // 2 // wide
-        rows.activate_kernel[(triton.cdiv(height, tall), triton.cdiv(pitch, wide), clients)](
+        kernels.activate_kernel[(triton.cdiv(height, tall), triton.cdiv(pitch, wide), clients)](
             y, y if bias is None else bias, height, 0 if bias is None else bias.stride(0), pitch,
             BIAS=bias is not None, RELU=relu, BR=tall, BC=wide,
         )  # fmt: skip
@@ -254,9 +253,9 @@ class Fast(Plain):
         """Stop the gradient at ReLU and sum it up for the bias, in one pass."""
         clients, height, pitch, _ = _rows(grad)
         if out is None and y is not None:
-            rows.relu_back_kernel[(triton.cdiv(grad.numel(), TILE),)](grad, y, grad.numel(), BLOCK=TILE)
+            kernels.relu_back_kernel[(triton.cdiv(grad.numel(), TILE),)](grad, y, grad.numel(), BLOCK=TILE)
         elif out is not None:
-            rows.activate_back_kernel[(triton.cdiv(pitch, 16), clients)](
+            kernels.activate_back_kernel[(triton.cdiv(pitch, 16), clients)](
                 grad, grad if y is None else y, out, height, out.stride(0), pitch, RELU=y is not None, BR=128,
                 BC=16,
             )  # fmt: skip
@@ -274,7 +273,7 @@ class Fast(Plain):
     ) -> None:
         """Step as torch.optim.Adam does, in one pass."""
         total, block = params.shape[1], 1024
-        rows.adam_kernel[(triton.cdiv(total, block), len(params))](
+        kernels.adam_kernel[(triton.cdiv(total, block), len(params))](
             params, m, v, grad, params if low is None else low, done, count,
             self._corrections(lr, params.device), STEPS,
             params.stride(0), m.stride(0), grad.stride(0), total, BETA1=BETA1, BETA2=BETA2, EPS=EPS,

@@ -9,9 +9,9 @@ import torch
 import triton
 from torch import Tensor
 
-from flameche.training import triton_slides as kernels
-from flameche.training.primitives import Slid, Source
-from flameche.training.windows import Slide, up
+from flameche.training.kernels import triton_conv_kernels as kernels
+from flameche.training.kernels.conv_geometry import Slide, up
+from flameche.training.kernels.torch_ops import Slid, Source
 
 PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
 

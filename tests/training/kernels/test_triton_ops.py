@@ -15,10 +15,10 @@ pytestmark = [
     ),
 ]
 
-from flameche.training.primitives import Plain  # noqa: E402
-from flameche.training.sliding import Shape, Tile  # noqa: E402
-from flameche.training.triton_primitives import Fast  # noqa: E402
-from flameche.training.windows import Form, Slide, Window  # noqa: E402
+from flameche.training.kernels.conv_geometry import Form, Slide, Window  # noqa: E402
+from flameche.training.kernels.torch_ops import Plain  # noqa: E402
+from flameche.training.kernels.triton_conv import Shape, Tile  # noqa: E402
+from flameche.training.kernels.triton_ops import Fast  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 

@@ -7,13 +7,13 @@ from torch import nn
 
 from flameche.models.build import build_model
 from flameche.models.features import to_input
-from flameche.training import fused
 from flameche.training.augment import augmented, drawn, moved, noise_of
-from flameche.training.fused import FusedTrainer
+from flameche.training.kernels import stacked_trainer
+from flameche.training.kernels.client_stack import lay_out, longest, widths
+from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.translate import stacked_program
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
-from flameche.training.program import stacked_program
-from flameche.training.rounds import lay_out, longest, widths
 from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
 from tests.conftest import tiny_federation
 
@@ -267,7 +267,7 @@ def test_bytes_are_moved_as_floats_are(shape, turn):
 
 
 def test_rooms_for_stacks_are_bounded(monkeypatch):
-    monkeypatch.setattr(fused, "STACKS", 2)
+    monkeypatch.setattr(stacked_trainer, "STACKS", 2)
     loop, fast = both()
     for clients in ([0], [0, 1], [0, 1, 2]):
         rounds(loop, fast, clients)

@@ -9,14 +9,13 @@ from torch import nn
 
 from flameche.data.federation import Federation
 from flameche.errors import ConfigError
-from flameche.training.builder import Untranslatable
-from flameche.training.cuda import Precision
-from flameche.training.fused import FusedTrainer
+from flameche.training.kernels.cuda_graphs import Precision
+from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.weight_layout import Untranslatable
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
-from flameche.training.stacked import stackable
 from flameche.training.trainer import Trainer, TrainingPlan
-from flameche.training.vectorised import VectorisedTrainer
+from flameche.training.vectorised import VectorisedTrainer, stackable
 
 Wanted = Literal["auto", "loop", "pool", "vectorised"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from flameche.models.features import to_input
-from flameche.training.windows import Form, Slide, Window
+from flameche.training.kernels.conv_geometry import Form, Slide, Window
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's own
 Table = list[list[int]]

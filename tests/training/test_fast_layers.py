@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from flameche.models.build import build_model
-from flameche.training import quick
+from flameche.training import fast_layers
+from flameche.training.fast_layers import QuickConv2d, QuickTrainer, quicken
 from flameche.training.loop import LoopTrainer
-from flameche.training.quick import QuickConv2d, QuickTrainer, quicken
 from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
 
@@ -41,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "shape", "sizes"), CASES)
 def test_a_round_of_unequal_clients_equals_the_plain_loops(kind, shape, sizes, monkeypatch):
-    monkeypatch.setattr(quick, "LEAST", 0)
+    monkeypatch.setattr(fast_layers, "LEAST", 0)
     plain, fast = both(kind, tiny_federation(sizes, shape), epochs=1 if kind == "resnet18" else 2)
     clients = np.arange(len(sizes))
     a, b = (t.train(t.initial(), 0 * clients, clients, round=1) for t in (plain, fast))
@@ -80,7 +80,7 @@ def test_a_convolution_on_a_small_map_is_a_matrix_product(side, window, stride, 
 
 
 def test_of_equal_pixels_the_first_learns_and_none_below_zero(monkeypatch):
-    monkeypatch.setattr(quick, "LEAST", 0)
+    monkeypatch.setattr(fast_layers, "LEAST", 0)
     plain = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     fast = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     fast.load_state_dict(plain.state_dict())

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from flameche.training import sliding  # noqa: E402
-from flameche.training.primitives import Slid  # noqa: E402
-from flameche.training.windows import Form, Slide, Window  # noqa: E402
+from flameche.training.kernels import triton_conv as sliding  # noqa: E402
+from flameche.training.kernels.conv_geometry import Form, Slide, Window  # noqa: E402
+from flameche.training.kernels.torch_ops import Slid  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64"}
