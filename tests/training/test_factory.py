@@ -9,8 +9,8 @@ from flameche.errors import ConfigError
 from flameche.models.build import build_model
 from flameche.training import factory
 from flameche.training.factory import make_trainer
-from flameche.training.kernels.stacked_trainer import FusedTrainer
-from flameche.training.kernels.weight_layout import Untranslatable
+from flameche.training.kernels.stacked_trainer import StackedTrainer
+from flameche.training.kernels.weight_layout import UnsupportedModel
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import TrainingPlan
@@ -61,25 +61,25 @@ def test_on_cuda_stacked_layers_come_first_then_vmap_then_the_loop(wanted, monke
     def pretend(name, kinds):
         def init(model, *given, device, **options):
             if type(model) not in kinds:
-                raise Untranslatable(name)
+                raise UnsupportedModel(name)
             made.append((name, options))
             return name
 
         monkeypatch.setattr(factory, name, init)
 
     small = type(build_model("small-cnn", (1, 8, 8), 3, seed=0))
-    pretend("FusedTrainer", {small})
+    pretend("StackedTrainer", {small})
     pretend("VectorisedTrainer", {small, Grouped})
     pretend("LoopTrainer", {small, Grouped})
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert make(wanted, device="cuda") == "FusedTrainer"
+    assert make(wanted, device="cuda") == "StackedTrainer"
     assert made[-1][1] == {"precision": "tf32", "budget_gib": None}
     make(wanted, device="cuda", precision="bf16", memory=3.5, fresh=None)
     assert made[-1][1] == {"precision": "bf16", "budget_gib": 3.5, "fresh": None}
     assert torch.backends.cudnn.allow_tf32
     make(wanted, device="cuda", precision="fp32")
     assert not torch.backends.cudnn.allow_tf32
-    assert make(wanted, augment=True, device="cuda") == "FusedTrainer"
+    assert make(wanted, augment=True, device="cuda") == "StackedTrainer"
     assert make(wanted, Grouped(), device="cuda") == "VectorisedTrainer"
     assert make("loop", device="cuda") == "LoopTrainer"
     if wanted == "auto":
@@ -90,7 +90,7 @@ def test_on_cuda_stacked_layers_come_first_then_vmap_then_the_loop(wanted, monke
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
     ("model", "kind"),
-    [(None, FusedTrainer), (Grouped(), VectorisedTrainer), (Grouped(nn.Dropout()), LoopTrainer)],
+    [(None, StackedTrainer), (Grouped(), VectorisedTrainer), (Grouped(nn.Dropout()), LoopTrainer)],
 )
 def test_what_is_chosen_on_cuda_trains(model, kind):
     own = make("auto", model, device="cuda")

@@ -7,7 +7,7 @@ from torch import nn
 
 from flameche.models.build import build_model
 from flameche.training import fast_layers
-from flameche.training.fast_layers import QuickConv2d, QuickTrainer, quicken
+from flameche.training.fast_layers import FastConv2d, FastLoopTrainer, use_fast_layers
 from flameche.training.loop import LoopTrainer
 from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
@@ -27,7 +27,7 @@ def both(kind, federation, dtype=torch.float64, **plan):
     plan = TrainingPlan(**{"epochs": 2, "batch": 16, **plan})
     return [
         trainer(build_model(kind, federation.shape, federation.classes, 0), federation, plan, 7, dtype=dtype)
-        for trainer in (LoopTrainer, QuickTrainer)
+        for trainer in (LoopTrainer, FastLoopTrainer)
     ]
 
 
@@ -41,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "shape", "sizes"), CASES)
 def test_a_round_of_unequal_clients_equals_the_plain_loops(kind, shape, sizes, monkeypatch):
-    monkeypatch.setattr(fast_layers, "LEAST", 0)
+    monkeypatch.setattr(fast_layers, "MIN_OUTPUTS", 0)
     plain, fast = both(kind, tiny_federation(sizes, shape), epochs=1 if kind == "resnet18" else 2)
     clients = np.arange(len(sizes))
     a, b = (t.train(t.initial(), 0 * clients, clients, round=1) for t in (plain, fast))
@@ -69,8 +69,8 @@ def test_a_convolution_on_a_small_map_is_a_matrix_product(side, window, stride, 
     plain = nn.Conv2d(3, 4, window, stride, padding).double()
     fast = nn.Conv2d(3, 4, window, stride, padding).double()
     fast.load_state_dict(plain.state_dict())
-    quicken(fast)
-    assert type(fast) is QuickConv2d
+    use_fast_layers(fast)
+    assert type(fast) is FastConv2d
     x = torch.randn(5, 3, side, side, dtype=torch.float64, requires_grad=True)
     out, same = plain(x), fast(x)
     assert torch.allclose(out, same, atol=1e-12)
@@ -80,11 +80,11 @@ def test_a_convolution_on_a_small_map_is_a_matrix_product(side, window, stride, 
 
 
 def test_of_equal_pixels_the_first_learns_and_none_below_zero(monkeypatch):
-    monkeypatch.setattr(fast_layers, "LEAST", 0)
+    monkeypatch.setattr(fast_layers, "MIN_OUTPUTS", 0)
     plain = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     fast = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     fast.load_state_dict(plain.state_dict())
-    quicken(fast)
+    use_fast_layers(fast)
     with torch.no_grad():  # one channel is always negative, and flat images make equal pixels
         for net in (plain, fast):
             net[0].bias.copy_(torch.tensor([1.0, -9.0]))
@@ -103,9 +103,9 @@ def test_layers_of_a_users_own_and_watched_ones_stay_as_they_are():
 
     model = nn.Sequential(Own(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
     names = [name for name, _ in model.named_parameters()]
-    quicken(model)
+    use_fast_layers(model)
     assert type(model[0]) is Own and names == [name for name, _ in model.named_parameters()]
-    watched = quicken(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)))
+    watched = use_fast_layers(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)))
     seen = []
     watched[0].register_forward_hook(lambda *_: seen.append(1))
     watched(torch.zeros(1, 1, 8, 8))

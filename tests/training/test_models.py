@@ -145,7 +145,7 @@ def test_distances_are_numpys_over_all_parameters_or_a_part(part):
 @pytest.mark.parametrize("part", [slice(None), slice(2, 5)])
 @pytest.mark.parametrize("piece", [2, 100])
 def test_coordinates_keep_every_distance(part, piece, monkeypatch):
-    monkeypatch.setattr("flameche.training.models.PIECE", piece)
+    monkeypatch.setattr("flameche.training.models.CHUNK", piece)
     a = flat(drawn(5).params.numpy() + 100)  # far from zero, as weights of one beginning are
     placed = coordinates(a, part)
     assert placed.shape == (5, 5)

@@ -16,7 +16,7 @@ from flameche.models.build import build_model
 from flameche.rng import stream
 from flameche.training.device import finish, peak_device_memory, prepare_torch
 from flameche.training.factory import make_trainer
-from flameche.training.kernels.stacked_trainer import FusedTrainer
+from flameche.training.kernels.stacked_trainer import StackedTrainer
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import Trainer, TrainingPlan
@@ -50,7 +50,7 @@ def make(side: str, case: dict[str, Any], clients: int | None = None) -> Trainer
     if side == "vmap":
         return VectorisedTrainer(*given, device=case["device"])
     precision: Any = side.removeprefix("fused ")
-    return FusedTrainer(*given, device=case["device"], precision=precision)
+    return StackedTrainer(*given, device=case["device"], precision=precision)
 
 
 def play(trainer: Trainer, case: dict[str, Any]) -> dict[str, Any]:

@@ -29,14 +29,14 @@ def choose_device(wanted: str) -> str:
 def prepare_torch(device: str, threads: int = 1) -> None:
     """Fix what makes a run repeatable: at most one thread a core, and deterministic kernels."""
     torch.set_num_threads(min(threads, usable_cores()))
-    keep_memory()
+    tune_malloc()
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def keep_memory() -> None:
+def tune_malloc() -> None:
     """Let glibc keep freed memory: giving it back and fetching it again may double the time of a step."""
     if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # someone has decided
         return

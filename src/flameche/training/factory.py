@@ -10,12 +10,12 @@ from torch import nn
 from flameche.data.federation import Federation
 from flameche.errors import ConfigError
 from flameche.training.kernels.cuda_graphs import Precision
-from flameche.training.kernels.stacked_trainer import FusedTrainer
-from flameche.training.kernels.weight_layout import Untranslatable
+from flameche.training.kernels.stacked_trainer import StackedTrainer
+from flameche.training.kernels.weight_layout import UnsupportedModel
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import Trainer, TrainingPlan
-from flameche.training.vectorised import VectorisedTrainer, stackable
+from flameche.training.vectorised import VectorisedTrainer, supports_vmap
 
 Wanted = Literal["auto", "loop", "pool", "vectorised"]
 
@@ -48,13 +48,13 @@ def make_trainer(
         torch.backends.cudnn.allow_tf32 = rounding != "fp32"  # for the other trainers' convolutions
         if wanted != "loop":
             try:
-                return FusedTrainer(
+                return StackedTrainer(
                     *given, device=device, precision=rounding, budget_gib=memory or None, **options
                 )
-            except Untranslatable:
+            except UnsupportedModel:
                 pass  # torch.vmap may know it
     if wanted == "vectorised" or (wanted == "auto" and device == "cuda"):
-        if stackable(model, federation.shape):
+        if supports_vmap(model, federation.shape):
             return VectorisedTrainer(*given, device=device, **options)
         if wanted == "vectorised":
             raise ConfigError(

@@ -19,16 +19,16 @@ from torch.nn import functional as F
 from flameche.training.loop import LoopTrainer
 from flameche.training.trainer import Sgd
 
-FEW = 16  # channels that fill a vector register, and with it torch's own pooling
-LEAST = 100_000  # numbers in a map below which one call of torch's costs less than several
+MAX_CHANNELS = 16  # channels that fill a vector register, and with it torch's own pooling
+MIN_OUTPUTS = 100_000  # numbers in a map below which one call of torch's costs less than several
 
 
-class QuickTrainer(LoopTrainer):
+class FastLoopTrainer(LoopTrainer):
     """Trains and scores as the plain loop does, one client after another, in about two thirds of the time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        quicken(self.model)
+        use_fast_layers(self.model)
 
     def _optimiser(self, weights: list[nn.Parameter], sgd: Sgd | None) -> torch.optim.Optimizer:
         if sgd is not None:
@@ -36,15 +36,15 @@ class QuickTrainer(LoopTrainer):
         return torch.optim.Adam(weights, lr=self.plan.lr, fused=True)  # one pass over the weights
 
 
-def quicken(model: nn.Module) -> nn.Module:
+def use_fast_layers(model: nn.Module) -> nn.Module:
     """Let a module's plain layers compute quickly, in place; parameters, their order and names stay."""
     for module in model.modules():
-        if type(module) in QUICK:
-            module.__class__ = QUICK[type(module)]
+        if type(module) in FAST_LAYERS:
+            module.__class__ = FAST_LAYERS[type(module)]
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-class QuickConv2d(nn.Conv2d):
+class FastConv2d(nn.Conv2d):
     """A convolution that is a matrix product where the map is smaller than the window."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -52,27 +52,27 @@ class QuickConv2d(nn.Conv2d):
         small = input.ndim == 4 and 2 * input.shape[2:].numel() <= self.weight.shape[2:].numel()
         if not small or not _is_plain(self):
             return super().forward(input)
-        taps = _apply(Taps, self.weight, input.shape[2:], self.stride[0], self.padding[0])
+        taps = _apply(ExpandKernel, self.weight, input.shape[2:], self.stride[0], self.padding[0])
         rows = input.permute(0, 2, 3, 1).flatten(1)
         out = (rows @ taps.flatten(3).flatten(0, 2).t()).view(-1, *taps.shape[:3]).permute(0, 3, 1, 2)
         return out if self.bias is None else out + self.bias[:, None, None]
 
 
-class QuickSequential(nn.Sequential):
+class FastSequential(nn.Sequential):
     """A chain in which a first convolution, ReLU and pooling by two may be one step."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Pass through the chain."""
         chain = list(self)
-        conv = _pooled_convolution(chain)
-        if conv is not None and _pays(conv, input):
-            input, chain = _convolve_and_pool(conv, input), chain[3:]
+        conv = _leading_conv(chain)
+        if conv is not None and _worth_fusing(conv, input):
+            input, chain = _conv_relu_pool(conv, input), chain[3:]
         for module in chain:
             input = module(input)
         return input
 
 
-QUICK: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: QuickConv2d, nn.Sequential: QuickSequential}
+FAST_LAYERS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: FastConv2d, nn.Sequential: FastSequential}
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
@@ -82,9 +82,9 @@ def _is_plain(conv: nn.Conv2d) -> bool:
     return same and zeros and conv.groups == 1 and conv.dilation == (1, 1)
 
 
-def _pooled_convolution(chain: list[nn.Module]) -> nn.Conv2d | None:
+def _leading_conv(chain: list[nn.Module]) -> nn.Conv2d | None:
     """Find a convolution, ReLU and pooling by two at the start of a chain, which nobody watches."""
-    if [type(module) for module in chain[:3]] != [QuickConv2d, nn.ReLU, nn.MaxPool2d]:
+    if [type(module) for module in chain[:3]] != [FastConv2d, nn.ReLU, nn.MaxPool2d]:
         return None
     conv, pool = chain[0], chain[2]
     watched = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in chain[:3])
@@ -94,21 +94,21 @@ def _pooled_convolution(chain: list[nn.Module]) -> nn.Conv2d | None:
     return conv if halves and not watched and _is_plain(conv) and conv.stride == (1, 1) else None
 
 
-def _pays(conv: nn.Conv2d, x: Tensor) -> bool:
+def _worth_fusing(conv: nn.Conv2d, x: Tensor) -> bool:
     """Tell whether the output has few channels, many pixels and even sides; its input needs no gradient."""
-    if x.ndim != 4 or x.requires_grad or conv.out_channels >= FEW:
+    if x.ndim != 4 or x.requires_grad or conv.out_channels >= MAX_CHANNELS:
         return False
     sides = [n + 2 * int(conv.padding[0]) - k + 1 for n, k in zip(x.shape[2:], conv.kernel_size, strict=True)]
-    large = len(x) * conv.out_channels * sides[0] * sides[1] >= LEAST
+    large = len(x) * conv.out_channels * sides[0] * sides[1] >= MIN_OUTPUTS
     return large and min(sides) > 0 and not any(side % 2 for side in sides)
 
 
-def _convolve_and_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
+def _conv_relu_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """Convolve [n Ch H W], take the maximum of every 2x2 block, and ReLU: these two may change places."""
-    weight = _apply(FourCorners, conv.weight)
+    weight = _apply(ShiftKernel, conv.weight)
     bias = None if conv.bias is None else torch.cat([conv.bias] * 4)
     out = F.conv2d(x, weight.flatten(0, 1), bias, stride=2, padding=conv.padding)
-    return _apply(MaxOfPlanes, out.view(len(x), 4, conv.out_channels, *out.shape[2:]))
+    return _apply(ReluMaxOfFour, out.view(len(x), 4, conv.out_channels, *out.shape[2:]))
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
@@ -116,13 +116,13 @@ def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     return found
 
 
-class Taps(torch.autograd.Function):
+class ExpandKernel(torch.autograd.Function):
     """Lays out the taps of a window [Ch' Ch k l] that meet a map of H W: [H' W' Ch' H W Ch]."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
         """Copy them, with zeros where window and map do not meet."""
-        ctx.where = list(_meetings(weight.shape[2:], shape, stride, padding))
+        ctx.where = list(_overlaps(weight.shape[2:], shape, stride, padding))
         ctx.like = weight
         rows, columns = ctx.where[-1][0]
         window = weight.permute(0, 2, 3, 1)
@@ -141,7 +141,7 @@ class Taps(torch.autograd.Function):
         return grad, None, None, None
 
 
-def _meetings(
+def _overlaps(
     window: torch.Size, shape: torch.Size, stride: int, padding: int
 ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
     """For each place of a window over a map, say which of its taps meet which pixels."""
@@ -161,7 +161,7 @@ def _overlap(start: int, window: int, side: int) -> tuple[slice, slice]:
     return slice(first - start, end - start), slice(first, end)
 
 
-class FourCorners(torch.autograd.Function):
+class ShiftKernel(torch.autograd.Function):
     """Puts a window [Ch' Ch k l] into the four corners of one larger by one: [4 Ch' Ch k+1 l+1]."""
 
     @staticmethod
@@ -188,7 +188,7 @@ def _corners(height: int, width: int) -> list[tuple[slice, slice]]:
     return [(slice(i, i + height), slice(j, j + width)) for i in (0, 1) for j in (0, 1)]
 
 
-class MaxOfPlanes(torch.autograd.Function):
+class ReluMaxOfFour(torch.autograd.Function):
     """Takes the maximum of four planes and 0, [n 4 Ch H W] to [n Ch H W]; of equals the first counts."""
 
     @staticmethod

@@ -13,17 +13,17 @@ from flameche.data.federation import Federation, Samples
 from flameche.errors import ConfigError
 from flameche.models.features import to_input
 from flameche.rng import stream_seed
-from flameche.training.augment import augmented, noise_of
+from flameche.training.augment import augment_generator, augment_images
 from flameche.training.device import finish
 from flameche.training.models import Models, read_module, split_like, write_module
 from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, Sgd, TrainingPlan, batches
 
 SCORE_BATCH = 1000
-Piece = tuple[int, int, int, int]  # samples to be tried: row of the models, client, first, last + 1
+ScoreChunk = tuple[int, int, int, int]  # samples to be tried: row of the models, client, first, last + 1
 
 
 @dataclass(frozen=True)
-class OnDevice:
+class DeviceSamples:
     """Sets of samples on a device, as bytes; set i is x[offsets[i]:offsets[i + 1]]."""
 
     x: Tensor
@@ -31,7 +31,7 @@ class OnDevice:
     offsets: Ints
 
     @classmethod
-    def of(cls, samples: Samples, device: str) -> OnDevice:
+    def of(cls, samples: Samples, device: str) -> DeviceSamples:
         """Copy them there."""
         x, y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
         return cls(x.to(device), y.to(device), samples.offsets)
@@ -64,14 +64,14 @@ class LoopTrainer:
         self.shape, self.classes = federation.shape, federation.classes
         self.sizes: Ints = federation.train.sizes
         parts: dict[Part, Samples] = {"train": federation.train, "held": federation.holdout}
-        self._parts = {part: OnDevice.of(samples, device) for part, samples in parts.items()}
-        self._parts["test"] = OnDevice.of(federation.test, device)
+        self._samples = {part: DeviceSamples.of(samples, device) for part, samples in parts.items()}
+        self._samples["test"] = DeviceSamples.of(federation.test, device)
         self._test_of = federation.test_of
         self._initial = read_module(self.model)
         self._fresh = fresh
         # Own BatchNorm statistics of each client [C Q], where they stay local.
         local = plan.bn_buffers == "local"
-        self._local = self._initial[1].repeat(len(self.sizes), 1) if local else None
+        self._local_buffers = self._initial[1].repeat(len(self.sizes), 1) if local else None
 
     def initial(self, number: int = 0) -> Models:
         """Give an initial model, as one row: the shared one, or another draw."""
@@ -105,19 +105,19 @@ class LoopTrainer:
         """Train one client from row k of models; give its parameters [P] and buffers [Q]."""
         # Dropout and the like draw from torch's own generator.
         torch.manual_seed(stream_seed(self.seed, "forward", round, client) % 2**63)
-        buffers = models.buffers[k] if self._local is None else self._local[client]
+        buffers = models.buffers[k] if self._local_buffers is None else self._local_buffers[client]
         write_module(self.model, models.params[k], buffers)
         self.model.train()
-        own = self._parts["train"]
+        own = self._samples["train"]
         start, stop = own.offsets[client], own.offsets[client + 1]
         x, y = to_input(own.x[start:stop], self.dtype), own.y[start:stop]
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
-        noise = noise_of(client, self.seed, round)
+        noise = augment_generator(client, self.seed, round)
         optimiser = self._optimiser(weights, sgd or self.plan.sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
-            inputs = augmented(x[rows], noise, self.plan.turn) if self.plan.augment else x[rows]
+            inputs = augment_images(x[rows], noise, self.plan.turn) if self.plan.augment else x[rows]
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(self.model(inputs), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -127,8 +127,8 @@ class LoopTrainer:
                         weight.grad.add_(weight.detach() - target, alpha=pull.strength)
             optimiser.step()
         params, buffers = read_module(self.model)
-        if self._local is not None:
-            self._local[client] = buffers
+        if self._local_buffers is not None:
+            self._local_buffers[client] = buffers
         return params, buffers
 
     def _optimiser(self, weights: list[nn.Parameter], sgd: Sgd | None) -> torch.optim.Optimizer:
@@ -150,60 +150,62 @@ class LoopTrainer:
 
     def accuracy(self, models: Models, pick: Ints) -> Floats:
         """Score row pick[i] of models on client i's test set."""
-        return self._ask(models, pick, self._test_of, np.arange(len(pick)), "test")[1]
+        return self._score(models, pick, self._test_of, np.arange(len(pick)), "test")[1]
 
     def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
         """Try row pick[n] of models on clients [n]' samples: mean loss [n], accuracy [n]; NaN for none."""
-        return self._ask(models, pick, self._test_of[clients] if part == "test" else clients, clients, part)
+        return self._score(models, pick, self._test_of[clients] if part == "test" else clients, clients, part)
 
-    def _ask(
+    def _score(
         self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
     ) -> tuple[Floats, Floats]:
         """Try models on sets of samples, with the clients' own statistics; equal questions are asked once."""
-        who = clients if self._local is not None else np.zeros(len(pick), np.int64)
+        who = clients if self._local_buffers is not None else np.zeros(len(pick), np.int64)
         questions = np.stack([pick, sets, who], axis=1)
         unique, back = np.unique(questions, axis=0, return_inverse=True)
-        pieces: list[Piece] = []
+        pieces: list[ScoreChunk] = []
         asked: list[int] = []
         for number, (k, i, client) in enumerate(unique.tolist()):
-            start, stop = self._parts[part].offsets[i : i + 2].tolist()
+            start, stop = self._samples[part].offsets[i : i + 2].tolist()
             found = [(k, client, a, min(a + SCORE_BATCH, stop)) for a in range(start, stop, SCORE_BATCH)]
             pieces.extend(found)
             asked.extend([number] * len(found))
         sums = np.zeros((len(unique), 2))
-        for number, both in zip(asked, self._tried(models, part, pieces), strict=True):
+        for number, both in zip(asked, self._score_chunks(models, part, pieces), strict=True):
             sums[number] += both
         with np.errstate(invalid="ignore"):  # NaN for no samples
-            answers: Floats = sums / np.diff(self._parts[part].offsets)[unique[:, 1], None]
+            answers: Floats = sums / np.diff(self._samples[part].offsets)[unique[:, 1], None]
         return answers[back.reshape(-1), 0], answers[back.reshape(-1), 1]
 
-    def _tried(self, models: Models, part: Part, pieces: list[Piece]) -> list[tuple[float, float]]:
+    def _score_chunks(
+        self, models: Models, part: Part, pieces: list[ScoreChunk]
+    ) -> list[tuple[float, float]]:
         """Give the sum of losses and the number of hits of each piece."""
-        return [self.try_piece(models, part, piece) for piece in pieces]
+        return [self.score_chunk(models, part, piece) for piece in pieces]
 
     @torch.no_grad()
-    def try_piece(self, models: Models, part: Part, piece: Piece) -> tuple[float, float]:
+    def score_chunk(self, models: Models, part: Part, piece: ScoreChunk) -> tuple[float, float]:
         """Give the sum of losses and the number of hits of one piece."""
         k, client, a, b = piece
-        buffers = models.buffers[k] if self._local is None else self._local[client]
+        buffers = models.buffers[k] if self._local_buffers is None else self._local_buffers[client]
         write_module(self.model, models.params[k], buffers)
-        data = self._parts[part]
+        data = self._samples[part]
         guess = self.model.eval()(to_input(data.x[a:b], self.dtype))
         loss = nn.functional.cross_entropy(guess, data.y[a:b], reduction="sum")
         return float(loss), int((guess.argmax(1) == data.y[a:b]).sum())
 
     def state(self) -> Arrays:
         """Give the clients' own BatchNorm statistics, where they have some."""
-        return {} if self._local is None else {"local_buffers": self._local.cpu().numpy()}
+        return {} if self._local_buffers is None else {"local_buffers": self._local_buffers.cpu().numpy()}
 
     def restore(self, arrays: Arrays) -> None:
         """Take back what `state` gave."""
-        if self._local is not None:
-            self._local.copy_(torch.from_numpy(arrays["local_buffers"]))
+        if self._local_buffers is not None:
+            self._local_buffers.copy_(torch.from_numpy(arrays["local_buffers"]))
 
-    def share_local(self, statistics: Tensor) -> None:
+    def use_local_buffers(self, statistics: Tensor) -> None:
         """Keep the clients' own BatchNorm statistics [C Q] in this memory from now on."""
-        self._local = statistics
+        self._local_buffers = statistics
 
     def close(self) -> None:
         """Have nothing to give back but memory."""

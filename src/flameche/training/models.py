@@ -171,7 +171,7 @@ def _towards(model: Tensor, goal: Tensor, far: float) -> Tensor:
 
 Floats = NDArray[np.float64]
 TINY = 1e-30
-PIECE = 2**20  # parameters looked at together in double precision
+CHUNK = 2**20  # parameters looked at together in double precision
 
 
 def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
@@ -185,7 +185,7 @@ def coordinates(models: Models, part: slice = slice(None)) -> Floats:
     """Place models [n] in the space that they span, [n n]: every distance is kept, in n numbers for each."""
     rows = models.params[:, part]
     gram = np.zeros((len(rows), len(rows)))
-    for piece in torch.split(rows, PIECE, dim=1):
+    for piece in torch.split(rows, CHUNK, dim=1):
         centred = piece.double() - piece.double().mean(dim=0)
         gram += (centred @ centred.T).cpu().numpy()
     values, vectors = np.linalg.eigh(gram)

@@ -18,7 +18,7 @@ Spec = list[tuple[str, str, tuple[int, ...]]]  # name, dtype, shape
 ALIGN = 64
 
 
-class Segment:
+class SharedArrays:
     """Arrays in shared memory, by name; whoever knows the spec and has the descriptor sees the same ones."""
 
     def __init__(self, fd: int, spec: Spec) -> None:
@@ -31,7 +31,7 @@ class Segment:
         }
 
     @classmethod
-    def create(cls, spec: Spec) -> Segment:
+    def allocate(cls, spec: Spec) -> SharedArrays:
         """Reserve memory, all zeros."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("flameche")
@@ -42,13 +42,13 @@ class Segment:
         return cls(fd, spec)
 
     @classmethod
-    def holding(cls, arrays: Mapping[str, NDArray[Any]], room: Spec | None = None) -> Segment:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], extra: Spec | None = None) -> SharedArrays:
         """Reserve memory for copies of arrays, and room for more."""
         given = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-        segment = cls.create(given + (room or []))
+        shared = cls.allocate(given + (extra or []))
         for name, array in arrays.items():
-            segment.arrays[name][...] = array
-        return segment
+            shared.arrays[name][...] = array
+        return shared
 
     def close(self) -> None:
         """Give the descriptor back; arrays stay as long as someone holds them."""

@@ -105,19 +105,19 @@ def batches(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -
 
     The order depends on (seed, round, client) alone, so that all trainers and a resumed run agree.
     """
-    edges = ends(size, plan)
-    for order in orders(size, plan, seed, round, client):
+    edges = batch_edges(size, plan)
+    for order in epoch_orders(size, plan, seed, round, client):
         yield from (order[a:b] for a, b in pairwise(edges))
 
 
-def orders(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
+def epoch_orders(size: int, plan: TrainingPlan, seed: int, round: int, client: int) -> Iterator[Ints]:
     """Yield the order of a client's samples in each epoch."""
     rng = stream(seed, "train", round, client)
     for _ in range(plan.epochs):
         yield rng.permutation(size)
 
 
-def ends(size: int, plan: TrainingPlan) -> list[int]:
+def batch_edges(size: int, plan: TrainingPlan) -> list[int]:
     """Tell where in an epoch's order its batches begin and end: 0 first, the end of the last one last.
 
     A last batch of one sample joins the one before it: BatchNorm has no variance of a single value. With

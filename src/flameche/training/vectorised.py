@@ -17,9 +17,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from flameche.models.features import to_input
-from flameche.training.augment import augmented, noise_of
+from flameche.training.augment import augment_generator, augment_images
 from flameche.training.device import finish
-from flameche.training.loop import LoopTrainer, OnDevice
+from flameche.training.loop import DeviceSamples, LoopTrainer
 from flameche.training.models import Models, read_module, write_module
 from flameche.training.trainer import Floats, Ints, Part, Pull, Sgd, batches
 
@@ -39,17 +39,17 @@ class StackedModule:
 
     def __call__(self, params: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map images [M b Ch H W] to logits [M b classes]; also give the buffers [M Q] after it."""
-        weights = _cut(params, self._params)
+        weights = _split_named(params, self._params)
         for name, own in self._params.items():
             if not own.requires_grad:
                 weights[name] = weights[name].detach()
         # BatchNorm writes its statistics in place; vmap silently loses that unless they are contiguous.
         stats = {
             name: part.clone(memory_format=torch.contiguous_format)
-            for name, part in _cut(buffers, self._stats).items()
+            for name, part in _split_named(buffers, self._stats).items()
         }
         if len(params) == 1:  # spares a lone model the grouped convolution
-            logits = self._forward(_first(weights), _first(stats), x[0])[None]
+            logits = self._forward(_first_row(weights), _first_row(stats), x[0])[None]
         else:
             logits = torch.vmap(self._forward, randomness="error")(weights, stats, x)
         after = [part.flatten(1) if part.dim() > 1 else part[:, None] for part in stats.values()]
@@ -60,11 +60,11 @@ class StackedModule:
         return logits
 
 
-def _first(named: Named) -> Named:
+def _first_row(named: Named) -> Named:
     return {name: part[0] for name, part in named.items()}
 
 
-def _cut(rows: Tensor, like: Mapping[str, Tensor]) -> Named:
+def _split_named(rows: Tensor, like: Mapping[str, Tensor]) -> Named:
     """Cut rows [M P] into named views [M ...]; by one `split`, whose gradient is a single concatenation."""
     parts = torch.split(rows, [own.numel() for own in like.values()], dim=1) if like else ()
     return {
@@ -72,7 +72,7 @@ def _cut(rows: Tensor, like: Mapping[str, Tensor]) -> Named:
     }
 
 
-def stackable(module: nn.Module, shape: tuple[int, int, int]) -> bool:
+def supports_vmap(module: nn.Module, shape: tuple[int, int, int]) -> bool:
     """Tell whether a module may be stacked: no randomness, nothing vmap refuses, the same numbers.
 
     Dropout is out, since the plain loop seeds it per client; so is BatchNorm that counts batches or scores by
@@ -86,12 +86,12 @@ def stackable(module: nn.Module, shape: tuple[int, int, int]) -> bool:
         ):
             return False
     try:
-        return _agrees(copy.deepcopy(module).cpu().double().train(), shape)
+        return _matches_module(copy.deepcopy(module).cpu().double().train(), shape)
     except Exception:  # a user's own code can fail in any way
         return False
 
 
-def _agrees(module: nn.Module, shape: tuple[int, int, int]) -> bool:
+def _matches_module(module: nn.Module, shape: tuple[int, int, int]) -> bool:
     images = torch.rand(2, 2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1
     params, stats = read_module(module)
     rows, buffers = torch.stack([params, params * 0.9]).requires_grad_(), torch.stack([stats, stats])
@@ -120,7 +120,7 @@ class VectorisedTrainer(LoopTrainer):
         self._width = width or max(1, TRAIN_WEIGHTS // len(self._initial[0]))
         self._stacked = StackedModule(self.model)
         # 1 for weights that are trained, 0 for frozen ones [P]
-        self._free = torch.cat(
+        self._trainable = torch.cat(
             [torch.full_like(w.detach().flatten(), float(w.requires_grad)) for w in self.model.parameters()]
         )
 
@@ -145,7 +145,7 @@ class VectorisedTrainer(LoopTrainer):
     def _train_stack(
         self, start: Models, clients: Ints, round: int, pull: Pull | None, sgd: Sgd | None
     ) -> Models:
-        own = self._parts["train"]
+        own = self._samples["train"]
         steps = [
             [own.offsets[i] + index for index in batches(int(self.sizes[i]), self.plan, self.seed, round, i)]
             for i in clients.tolist()
@@ -154,28 +154,30 @@ class VectorisedTrainer(LoopTrainer):
         full = [sum(len(index) == self.plan.batch for index in mine) for mine in steps]
         order = np.array(sorted(range(len(steps)), key=lambda i: (-full[i], len(steps[i][-1]))))
         clients, steps = clients[order], [steps[i] for i in order]
-        calls = schedule([[len(index) for index in mine] for mine in steps], self.plan.batch)
+        calls = group_steps([[len(index) for index in mine] for mine in steps], self.plan.batch)
 
         who, rows = self._to_device(clients), self._to_device(order)
         params = start.params[rows]
-        buffers = start.buffers[rows] if self._local is None else self._local[who]
+        buffers = start.buffers[rows] if self._local_buffers is None else self._local_buffers[who]
         m, v = torch.zeros_like(params), torch.zeros_like(params)
         t = torch.zeros(len(params), dtype=torch.float64, device=self.device)
-        noise = [noise_of(i, self.seed, round) for i in clients.tolist()]
+        noise = [augment_generator(i, self.seed, round) for i in clients.tolist()]
         self.model.train()
         for group, samples in zip(calls, self._gather(calls, steps), strict=True):
             x = to_input(own.x[samples], self.dtype)
             if self.plan.augment:
                 turn = self.plan.turn
-                x = torch.stack([augmented(one, noise[i], turn) for one, i in zip(x, group, strict=True)])
-            part = _rows(group)
+                x = torch.stack(
+                    [augment_images(one, noise[i], turn) for one, i in zip(x, group, strict=True)]
+                )
+            part = _as_slice(group)
             mine = params[part], buffers[part], m[part], v[part], t[part]
             self.step(*mine, x, own.y[samples], pull, sgd)
             if not isinstance(part, slice):  # copies, then, and not views
                 for each, new in zip((params, buffers, m, v, t), mine, strict=True):
                     each[part] = new
-        if self._local is not None:
-            self._local[who] = buffers
+        if self._local_buffers is not None:
+            self._local_buffers[who] = buffers
         back = self._to_device(np.argsort(order))
         return Models(params[back], buffers[back])
 
@@ -212,7 +214,7 @@ class VectorisedTrainer(LoopTrainer):
         loss = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
         (grad,) = torch.autograd.grad(loss, leaf)
         if pull:
-            grad.add_((params - pull.target.params[0]) * self._free, alpha=pull.strength)
+            grad.add_((params - pull.target.params[0]) * self._trainable, alpha=pull.strength)
         buffers.copy_(stats)
         if sgd is None:
             adam(params, m, v, t, grad, self.plan.lr)
@@ -220,14 +222,14 @@ class VectorisedTrainer(LoopTrainer):
             params.sub_(m.mul_(sgd.momentum).add_(grad), alpha=sgd.lr)
 
     @torch.no_grad()
-    def _ask(
+    def _score(
         self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
     ) -> tuple[Floats, Floats]:
         """Try models on sets of samples; a model meets all its sets in one go, stacked with other models."""
-        who = clients if self._local is not None else np.zeros(len(pick), np.int64)
+        who = clients if self._local_buffers is not None else np.zeros(len(pick), np.int64)
         unique, back = np.unique(np.stack([pick, who, sets], axis=1), axis=0, return_inverse=True)
         asked, first = np.unique(unique[:, :2], axis=0, return_index=True)
-        data = self._parts[part]
+        data = self._samples[part]
         sizes = np.diff(data.offsets)[unique[:, 2]]
         runs = np.split(np.arange(len(unique)), first[1:])  # the questions that each model is asked
         samples = [
@@ -235,9 +237,9 @@ class VectorisedTrainer(LoopTrainer):
         ]
         answers = np.full((len(unique), 2), np.nan)
         self.model.eval()
-        for group in _alike([len(mine) for mine in samples], self._many):
+        for group in _group_by_length([len(mine) for mine in samples], self._models_per_pass):
             k, who = asked[group].T
-            found = self._try(models, k, who, [samples[i] for i in group], data)
+            found = self._score_stack(models, k, who, [samples[i] for i in group], data)
             for i, values in zip(group, found, strict=True):
                 ends = np.cumsum(sizes[runs[i]])
                 sums = np.stack([each.sum(axis=0) for each in np.split(values, ends[:-1])])
@@ -246,17 +248,19 @@ class VectorisedTrainer(LoopTrainer):
         both = answers[back.reshape(-1)]
         return both[:, 0], both[:, 1]
 
-    def _many(self, longest: int) -> int:
+    def _models_per_pass(self, longest: int) -> int:
         """Choose how many models are tried at once, of whose lists of samples this is the longest."""
         return max(1, min(SCORE_IMAGES // longest, SCORE_WEIGHTS // len(self._initial[0])))
 
-    def _try(self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: OnDevice) -> list[Floats]:
+    def _score_stack(
+        self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: DeviceSamples
+    ) -> list[Floats]:
         """Give loss and hit of each sample, [n 2] per model.
 
         Shorter lists are filled up with their last sample; when scoring, images do not touch each other.
         """
         picked = models.pick(k)
-        buffers = picked.buffers if self._local is None else self._local[self._to_device(who)]
+        buffers = picked.buffers if self._local_buffers is None else self._local_buffers[self._to_device(who)]
         longest = max(map(len, samples))
         filled = np.stack([np.pad(mine, (0, longest - len(mine)), mode="edge") for mine in samples])
         found = []
@@ -285,7 +289,7 @@ def adam(params: Tensor, m: Tensor, v: Tensor, t: Tensor, grad: Tensor, lr: floa
     params.addcdiv_(m, below)
 
 
-def schedule(lengths: Sequence[Sequence[int]], full: int) -> list[list[int]]:
+def group_steps(lengths: Sequence[Sequence[int]], full: int) -> list[list[int]]:
     """Say who steps together, call after call: clients whose next batches have the same size.
 
     lengths[i] are the batch sizes of client i, in order. Full batches wait until no other size is due, so
@@ -306,13 +310,13 @@ def schedule(lengths: Sequence[Sequence[int]], full: int) -> list[list[int]]:
                 done[i] += 1
 
 
-def _rows(group: list[int]) -> slice | list[int]:
+def _as_slice(group: list[int]) -> slice | list[int]:
     """Turn neighbours into a slice."""
     together = group[-1] - group[0] + 1 == len(group)
     return slice(group[0], group[-1] + 1) if together else group
 
 
-def _alike(lengths: list[int], fit: Callable[[int], int]) -> Iterator[list[int]]:
+def _group_by_length(lengths: list[int], fit: Callable[[int], int]) -> Iterator[list[int]]:
     """Group lists of similar length, longest first, as many as fit a forward pass; drop empty ones."""
     order = sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i])
     while order:

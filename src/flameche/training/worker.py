@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from flameche.data.federation import Federation, Samples
 from flameche.training.device import prepare_torch
-from flameche.training.fast_layers import QuickTrainer
-from flameche.training.shared_memory import Segment
-from flameche.training.worker_pool import Task, work
+from flameche.training.fast_layers import FastLoopTrainer
+from flameche.training.shared_memory import SharedArrays
+from flameche.training.worker_pool import Task, run_jobs
 
 PARTS = ("train", "holdout", "test")
 
@@ -34,9 +34,9 @@ def main() -> None:
     try:
         pool.send(("hello", None))
         try:
-            trainer = _trainer(_receive(pool, pool.recv()))
+            trainer = _unpack_trainer(_receive(pool, pool.recv()))
         except Exception as problem:  # a user's own model can fail in any way
-            pool.send(("failed", _line(problem)))
+            pool.send(("failed", _one_line(problem)))
             return
         pool.send(("ready", None))
         while True:
@@ -51,25 +51,27 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _receive(pool: Connection[Any, Any], spec: Any) -> Segment:
-    return Segment(recv_handle(pool), spec)
+def _receive(pool: Connection[Any, Any], spec: Any) -> SharedArrays:
+    return SharedArrays(recv_handle(pool), spec)
 
 
-def _serve(pool: Connection[Any, Any], trainer: QuickTrainer, task: Task, segment: Segment) -> None:
+def _serve(pool: Connection[Any, Any], trainer: FastLoopTrainer, task: Task, shared: SharedArrays) -> None:
     answer: tuple[str, str | None] = ("done", None)
     try:
-        work(trainer, task, segment)
+        run_jobs(trainer, task, shared)
     except Exception as problem:  # a user's own model can fail in any way
-        answer = ("failed", _line(problem))
-    segment.close()
+        answer = ("failed", _one_line(problem))
+    shared.close()
     pool.send(answer)
 
 
-def _line(problem: Exception) -> str:
+def _one_line(problem: Exception) -> str:
     return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
 
 
-def describe(trainer: QuickTrainer, federation: Federation, local: NDArray[Any] | None) -> Segment:
+def pack_trainer(
+    trainer: FastLoopTrainer, federation: Federation, local: NDArray[Any] | None
+) -> SharedArrays:
     """Lay out what a worker needs to train as this trainer does: a recipe, all samples, local statistics."""
     recipe = (trainer.model, trainer.plan, trainer.seed, trainer.dtype)
     names = (federation.name, federation.setting, federation.classes)
@@ -80,19 +82,19 @@ def describe(trainer: QuickTrainer, federation: Federation, local: NDArray[Any] 
     arrays |= {"test_of": federation.test_of, "group": federation.group}
     if local is not None:
         arrays["local"] = local
-    return Segment.holding(arrays)
+    return SharedArrays.from_arrays(arrays)
 
 
-def _trainer(segment: Segment) -> QuickTrainer:
+def _unpack_trainer(shared: SharedArrays) -> FastLoopTrainer:
     """Build the trainer that `describe` was given, on the shared data."""
     sys.path.append(os.getcwd())  # where a user's own model may lie
-    given = segment.arrays
+    given = shared.arrays
     (model, plan, seed, dtype), (name, setting, classes) = pickle.loads(given["recipe"].tobytes())
     train, held, test = (Samples(given[f"{p}.x"], given[f"{p}.y"], given[f"{p}.offsets"]) for p in PARTS)
     federation = Federation(name, setting, classes, train, held, test, given["test_of"], given["group"])
-    trainer = QuickTrainer(model, federation, plan, seed, dtype=dtype)
+    trainer = FastLoopTrainer(model, federation, plan, seed, dtype=dtype)
     if "local" in given:
-        trainer.share_local(torch.from_numpy(given["local"]))
+        trainer.use_local_buffers(torch.from_numpy(given["local"]))
     return trainer
 
 

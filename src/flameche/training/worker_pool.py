@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from flameche.errors import TrainingError
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
-from flameche.training.shared_memory import Arrays, Segment, Spec
+from flameche.training.shared_memory import Arrays, SharedArrays, Spec
 from flameche.training.trainer import Ints, Part, Pull, Sgd
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainTask:
     """Train: a job is (row of the models, client, row of the result)."""
 
     round: int
@@ -35,64 +35,64 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Trying:
+class ScoreTask:
     """Try: a job is (row of the models, client, first sample, last sample + 1)."""
 
     part: Part
 
 
-Task = Training | Trying
+Task = TrainTask | ScoreTask
 
 
-def queue(task: Task, models: Models, jobs: Ints, pull: Pull | None = None) -> Segment:
+def job_queue(task: Task, models: Models, jobs: Ints, pull: Pull | None = None) -> SharedArrays:
     """Lay models [M] and jobs [n ·] out in shared memory, with room for results."""
     arrays: dict[str, NDArray[Any]] = {"taken": np.zeros(1, np.int64), "jobs": jobs, **models.to_arrays()}
-    room: Spec = [("tried", "<f8", (len(jobs), 2))]
-    if isinstance(task, Training):
-        room = [
+    extra: Spec = [("tried", "<f8", (len(jobs), 2))]
+    if isinstance(task, TrainTask):
+        extra = [
             (name, arrays[kind].dtype.str, (len(jobs), arrays[kind].shape[1]))
             for name, kind in (("trained", "params"), ("statistics", "buffers"))
         ]
     if pull is not None:
         arrays["target"] = pull.target.to_arrays()["params"][:1]
-    return Segment.holding(arrays, room)
+    return SharedArrays.from_arrays(arrays, extra)
 
 
-def take(segment: Segment) -> int:
+def next_job(shared: SharedArrays) -> int:
     """Take the next job's number; the lock is the kernel's, who frees it if its holder dies."""
     import fcntl  # not on Windows, where nothing is shared
 
-    taken = segment.arrays["taken"]
-    fcntl.lockf(segment.fd, fcntl.LOCK_EX)
+    taken = shared.arrays["taken"]
+    fcntl.lockf(shared.fd, fcntl.LOCK_EX)
     try:
         number = int(taken[0])
         taken[0] = number + 1
     finally:
-        fcntl.lockf(segment.fd, fcntl.LOCK_UN)
+        fcntl.lockf(shared.fd, fcntl.LOCK_UN)
     return number
 
 
-def work(
-    trainer: LoopTrainer, task: Task, segment: Segment, between: Callable[[], None] | None = None
+def run_jobs(
+    trainer: LoopTrainer, task: Task, shared: SharedArrays, between: Callable[[], None] | None = None
 ) -> None:
     """Do jobs until none is left; call `between` after each."""
-    arrays = {name: torch.from_numpy(array) for name, array in segment.arrays.items()}
+    arrays = {name: torch.from_numpy(array) for name, array in shared.arrays.items()}
     models = Models(arrays["params"], arrays["buffers"])
-    jobs = segment.arrays["jobs"].tolist()
+    jobs = shared.arrays["jobs"].tolist()
     with torch.random.fork_rng(devices=[]):
-        while (number := take(segment)) < len(jobs):
-            if isinstance(task, Training):
+        while (number := next_job(shared)) < len(jobs):
+            if isinstance(task, TrainTask):
                 k, client, row = jobs[number]
                 pull = None if task.strength is None else Pull(_target(arrays["target"]), task.strength)
                 params, buffers = trainer.train_one(models, k, client, task.round, pull, task.sgd)
                 arrays["trained"][row], arrays["statistics"][row] = params, buffers
             else:
-                segment.arrays["tried"][number] = trainer.try_piece(models, task.part, tuple(jobs[number]))
+                shared.arrays["tried"][number] = trainer.score_chunk(models, task.part, tuple(jobs[number]))
             if between:
                 between()
 
 
-def results(arrays: Arrays) -> Models:
+def read_models(arrays: Arrays) -> Models:
     """Copy trained models out of shared memory."""
     return Models(*(torch.from_numpy(arrays[name].copy()) for name in ("trained", "statistics")))
 
@@ -103,10 +103,10 @@ def _target(params: torch.Tensor) -> Models:
 
 State = Literal["starting", "learning", "idle", "busy"]
 # One thread each, whatever libraries think of the machine; no second context on a GPU.
-QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+WORKER_ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class Worker:
+class WorkerProcess:
     """A process, and the socket to it."""
 
     def __init__(self) -> None:
@@ -120,16 +120,16 @@ class Worker:
             stdout=subprocess.DEVNULL,
             pass_fds=[its.fileno()],
             start_new_session=True,  # Ctrl-C is for whoever started it
-            env={**os.environ, **QUIET, "PYTHONPATH": path},
+            env={**os.environ, **WORKER_ENV, "PYTHONPATH": path},
         )
         its.close()
 
-    def give(self, message: object, segment: Segment) -> None:
+    def send(self, message: object, shared: SharedArrays) -> None:
         """Send a message and shared memory."""
         self.pipe.send(message)
-        send_handle(self.pipe, segment.fd, self.process.pid)
+        send_handle(self.pipe, shared.fd, self.process.pid)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process and wait for it; it holds nothing that must be saved."""
         self.process.kill()
         self.process.wait()
@@ -138,39 +138,39 @@ class Worker:
         self.pipe.close()
 
 
-class Crew:
+class WorkerPool:
     """Workers that share one trainer's data."""
 
-    def __init__(self, workers: int, data: Segment) -> None:
+    def __init__(self, workers: int, data: SharedArrays) -> None:
         self._data = data
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._end = weakref.finalize(self, _end_all, self._workers, data)  # also when Python ends
         try:
             for _ in range(workers):
-                self._workers.append(Worker())
+                self._workers.append(WorkerProcess())
         except OSError as problem:
             _warn(str(problem))
 
-    def offer(self, task: Task, jobs: Segment) -> None:
+    def assign(self, task: Task, jobs: SharedArrays) -> None:
         """Hear who is there by now, without waiting, and give them the task."""
-        self.hear(0.0)
+        self.receive(0.0)
         for worker in self._workers:
             if worker.state == "idle":
-                _tell(worker, lambda w: w.give((task, jobs.spec), jobs), "busy")
+                _send(worker, lambda w: w.send((task, jobs.spec), jobs), "busy")
 
-    def finish(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until nobody is busy."""
         while any(worker.state == "busy" for worker in self._workers):
-            self.hear(None)
+            self.receive(None)
 
     def wait_until_ready(self, seconds: float) -> int:
         """Wait for all workers that are starting; count those that are there."""
-        end = time.monotonic() + seconds
-        while any(w.state in ("starting", "learning") for w in self._workers) and time.monotonic() < end:
-            self.hear(end - time.monotonic())
+        kill = time.monotonic() + seconds
+        while any(w.state in ("starting", "learning") for w in self._workers) and time.monotonic() < kill:
+            self.receive(kill - time.monotonic())
         return sum(worker.state in ("idle", "busy") for worker in self._workers)
 
-    def hear(self, seconds: float | None) -> None:
+    def receive(self, seconds: float | None) -> None:
         """Take in what workers say."""
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), seconds):
@@ -178,17 +178,17 @@ class Crew:
             try:
                 what, why = worker.pipe.recv()
             except (EOFError, OSError) as problem:
-                what, why = "failed", _reason(worker)
+                what, why = "failed", _exit_reason(worker)
                 if worker.state in ("idle", "busy"):
-                    raise _lost(worker) from problem
+                    raise _died(worker) from problem
             if what == "failed" and worker.state == "busy":
                 raise TrainingError(f"a training process failed: {why}")
             if what == "failed":  # it never came to work, which can go on without it
                 self._workers.remove(worker)
-                worker.end()
+                worker.kill()
                 _warn(why)
             elif what == "hello":
-                _tell(worker, lambda w: w.give(self._data.spec, self._data), "learning")
+                _send(worker, lambda w: w.send(self._data.spec, self._data), "learning")
             else:
                 worker.state = "idle"
 
@@ -202,24 +202,24 @@ class Crew:
         self._end()
 
 
-def _end_all(workers: list[Worker], data: Segment) -> None:
+def _end_all(workers: list[WorkerProcess], data: SharedArrays) -> None:
     for worker in workers:
-        worker.end()
+        worker.kill()
     workers.clear()
     data.close()
 
 
-def _tell(worker: Worker, say: Callable[[Worker], None], then: State) -> None:
+def _send(worker: WorkerProcess, say: Callable[[WorkerProcess], None], then: State) -> None:
     try:
         say(worker)
     except OSError as problem:
-        raise _lost(worker) from problem
+        raise _died(worker) from problem
     worker.state = then
 
 
-def _lost(worker: Worker) -> TrainingError:
+def _died(worker: WorkerProcess) -> TrainingError:
     return TrainingError(
-        f"a training process ended unexpectedly ({_reason(worker)}); run again to go on from the last "
+        f"a training process ended unexpectedly ({_exit_reason(worker)}); run again to go on from the last "
         "checkpoint, with fewer processes (training.threads) if memory was short"
     )
 
@@ -228,7 +228,7 @@ def _warn(why: str) -> None:
     warnings.warn(f"training with fewer processes: one could not start ({why})", stacklevel=3)
 
 
-def _reason(worker: Worker) -> str:
+def _exit_reason(worker: WorkerProcess) -> str:
     """Say how a process ended that is no longer heard."""
     try:
         code = worker.process.wait(5)

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.skipif(
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from flameche.training.kernels import triton_conv as sliding  # noqa: E402
-from flameche.training.kernels.conv_geometry import Form, Slide, Window  # noqa: E402
-from flameche.training.kernels.torch_ops import Slid  # noqa: E402
+from flameche.training.kernels import triton_conv  # noqa: E402
+from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window  # noqa: E402
+from flameche.training.kernels.torch_ops import SavedConv  # noqa: E402
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int64: "*i64"}
-PRODUCTS = ("slide_kernel", "weigh_kernel", "slide_back_kernel")
+PRODUCTS = ("conv_pool_kernel", "conv_weight_gradient_kernel", "conv_input_gradient_kernel")
 SLIDES = [  # map, window, padding, outputs, pooling, bytes
     ((28, 28, 1), (5, 5), (2, 2), 8, 2, True),  # LeNet-5's
     ((14, 14, 8), (5, 5), (0, 0), 16, 2, False),
@@ -41,20 +41,20 @@ class Noted:
 def launches(monkeypatch, shape, kernel, padding, outputs, pool, images, dtype):
     """Give the launches of the products of a convolution and its way back."""
     found = []
-    for name in (*PRODUCTS, "widen_kernel", "gather_kernel"):
-        monkeypatch.setattr(sliding.kernels, name, Noted(getattr(sliding.kernels, name), found))
-    plan = Slide(Window(Form(*shape, shape[2]), kernel, (1, 1), padding), pool)
+    for name in (*PRODUCTS, "expand_weights_kernel", "sum_weight_gradient_kernel"):
+        monkeypatch.setattr(triton_conv.kernels, name, Noted(getattr(triton_conv.kernels, name), found))
+    geometry = ConvPool(Window(MapShape(*shape, shape[2]), kernel, (1, 1), padding), pool)
     weights = torch.zeros(2, kernel[0] * kernel[1] * shape[2] + 1, outputs, dtype=dtype)
     source = torch.zeros(2, 8, *shape, dtype=dtype)
     if images:
         source = (torch.zeros(9, *shape, dtype=torch.uint8), torch.zeros(2, 8, dtype=torch.int64))
-    slides = sliding.Slides()
-    saved = slides.ahead(source, weights, plan, True, True, True)
+    conv_kernels = triton_conv.ConvKernels()
+    saved = conv_kernels.forward(source, weights, geometry, True, True, True)
     for masked in (True, False):
-        kept = saved if masked else Slid(source, saved.y, None, wide=saved.wide)
-        slides.weigh(saved.y, kept, plan, masked, True, weights.clone())
+        kept = saved if masked else SavedConv(source, saved.y, None, wide=saved.wide)
+        conv_kernels.weight_gradient(saved.y, kept, geometry, masked, True, weights.clone())
         if not images:
-            slides.back(saved.y, kept, plan, masked, None)
+            conv_kernels.input_gradient(saved.y, kept, geometry, masked, None)
     monkeypatch.undo()
     return [each for each in found if each[0].__name__ in PRODUCTS]
 
@@ -75,7 +75,7 @@ def compiled(kernel, given, named):
 @pytest.mark.parametrize("case", SLIDES)
 def test_no_product_runs_on_whose_left_side_lies_in_registers(case, dtype, monkeypatch):
     # Its registers would be overwritten by the next turn: wrong numbers or NaN on a busy GPU.
-    monkeypatch.setattr(sliding, "_rounding", lambda: "tf32")
+    monkeypatch.setattr(triton_conv, "_rounding", lambda: "tf32")
     found = launches(monkeypatch, *case, dtype)
     assert len(found) == (3 if case[-1] else 5)
     for kernel, given, named in found:

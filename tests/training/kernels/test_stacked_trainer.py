@@ -7,11 +7,11 @@ from torch import nn
 
 from flameche.models.build import build_model
 from flameche.models.features import to_input
-from flameche.training.augment import augmented, drawn, moved, noise_of
+from flameche.training.augment import augment_generator, augment_images, draw_round, transform_images
 from flameche.training.kernels import stacked_trainer
-from flameche.training.kernels.client_stack import lay_out, longest, widths
-from flameche.training.kernels.stacked_trainer import FusedTrainer
-from flameche.training.kernels.translate import stacked_program
+from flameche.training.kernels.client_stack import batch_table, max_steps_and_batch, step_widths
+from flameche.training.kernels.stacked_trainer import StackedTrainer
+from flameche.training.kernels.translate import stack_network
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models
 from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
@@ -44,7 +44,7 @@ def both(kind="small-cnn", sizes=UNEQUAL, device="cpu", model=None, dtype=torch.
             model() if model else build_model(kind, federation.shape, federation.classes, seed=0),
             federation, plan, 7, dtype=dtype, device=device, **options,
         )
-        for cls, options in ((LoopTrainer, {}), (FusedTrainer, more or {}))
+        for cls, options in ((LoopTrainer, {}), (StackedTrainer, more or {}))
     ]  # fmt: skip
 
 
@@ -99,10 +99,10 @@ def test_a_round_equals_the_plain_loop(kind, sizes, plan, align, device):
     )
 
 
-@pytest.mark.parametrize("sliding", ["none", "first", "all"])
+@pytest.mark.parametrize("implicit_convs", ["none", "first", "all"])
 @pytest.mark.parametrize("align", [1, 8])
-def test_whether_patches_are_laid_out_changes_no_number(sliding, align, device):
-    more = {"align": align, "sliding": sliding}
+def test_whether_patches_are_laid_out_changes_no_number(implicit_convs, align, device):
+    more = {"align": align, "implicit_convs": implicit_convs}
     for model in (None, lambda: seeded(lambda: Deep(8))):
         loop, fast = both(device=device, model=model, more=more)
         rounds(loop, fast, [4, 1, 6, 2, 0])
@@ -122,14 +122,14 @@ def test_the_width_of_the_stack_changes_no_number(width, device):
 
 def test_a_small_budget_cuts_the_clients_into_equal_parts(device):
     loop, fast = both(device=device)
-    fast._budget = 3 * fast._each
+    fast._budget = 3 * fast._bytes_per_client
     rounds(loop, fast, range(len(UNEQUAL)))
     assert [key[0] for key in fast._stacks] == [3]
 
 
 def test_a_budget_is_what_is_asked_for():
     _, fast = both(more={"budget_gib": 1 / 1024})
-    assert fast._budget == 2**20 and 1 <= fast._budget // fast._each < 100
+    assert fast._budget == 2**20 and 1 <= fast._budget // fast._bytes_per_client < 100
 
 
 @pytest.mark.parametrize("sgd", [None, Sgd(0.05), Sgd(0.05, 0.5)])
@@ -212,7 +212,7 @@ def test_accuracy_equals_the_plain_loops(kind, device):
 @pytest.mark.parametrize("images", [1, 7, 2**13])
 @pytest.mark.parametrize("part", ["train", "held", "test"])
 def test_models_are_judged_alike_however_they_are_cut(images, part, device, monkeypatch):
-    monkeypatch.setattr(FusedTrainer, "_images", lambda *_: images)
+    monkeypatch.setattr(StackedTrainer, "_images_per_pass", lambda *_: images)
     loop, fast = both(model=lambda: seeded(Normed), device=device)
     models, rng = different(loop.initial(), 3), np.random.default_rng(0)
     pick, clients = rng.integers(0, 3, 20), rng.integers(0, len(UNEQUAL), 20)
@@ -223,10 +223,10 @@ def test_models_are_judged_alike_however_they_are_cut(images, part, device, monk
 
 
 @pytest.mark.parametrize("kind", ["small-cnn", "lenet5"])
-@pytest.mark.parametrize("sliding", ["none", "small", "all"])
+@pytest.mark.parametrize("implicit_convs", ["none", "small", "all"])
 @pytest.mark.parametrize("turn", [0.0, 20.0])
-def test_flips_turns_and_shifts_are_those_of_the_plain_loop(kind, sliding, turn, device):
-    loop, fast = both(kind, device=device, more={"sliding": sliding}, augment=True, turn=turn)
+def test_flips_turns_and_shifts_are_those_of_the_plain_loop(kind, implicit_convs, turn, device):
+    loop, fast = both(kind, device=device, more={"implicit_convs": implicit_convs}, augment=True, turn=turn)
     rounds(loop, fast, [5, 0, 4, 1], numbers=(1, 2))
     still, _ = both(kind, device=device, augment=turn > 0)
     start, pick, who = loop.initial(), np.zeros(2, np.int64), np.array([5, 0])
@@ -257,17 +257,21 @@ def test_batches_that_are_not_full_are_left_out_as_by_the_plain_loop(device):
 def test_bytes_are_moved_as_floats_are(shape, turn):
     x = torch.randint(0, 256, (30, *shape), dtype=torch.uint8)
     index = torch.randint(0, 30, (2, 16))
-    how = torch.from_numpy(drawn([3, 8], np.array([[16, 11]]), 16, 5, 2, turn))
-    ours = moved(x.permute(0, 2, 3, 1).contiguous(), index, how[0], turn).permute(0, 1, 4, 2, 3)
+    transforms = torch.from_numpy(draw_round([3, 8], np.array([[16, 11]]), 16, 5, 2, turn))
+    ours = transform_images(x.permute(0, 2, 3, 1).contiguous(), index, transforms[0], turn).permute(
+        0, 1, 4, 2, 3
+    )
     assert ours.dtype == torch.uint8
     for m, (client, count) in enumerate([(3, 16), (8, 11)]):
-        floats = augmented(to_input(x[index[m, :count]], torch.float64), noise_of(client, 5, 2), turn)
+        floats = augment_images(
+            to_input(x[index[m, :count]], torch.float64), augment_generator(client, 5, 2), turn
+        )
         assert torch.equal(to_input(ours[m, :count], torch.float64), floats)
         assert torch.equal(ours[m, count:], x[index[m, count:]])  # what fills a batch up stays as it is
 
 
 def test_rooms_for_stacks_are_bounded(monkeypatch):
-    monkeypatch.setattr(stacked_trainer, "STACKS", 2)
+    monkeypatch.setattr(stacked_trainer, "MAX_STACKS", 2)
     loop, fast = both()
     for clients in ([0], [0, 1], [0, 1, 2]):
         rounds(loop, fast, clients)
@@ -282,18 +286,18 @@ def test_in_low_precision_a_round_is_near_the_plain_loop(precision, device):
     start = different(loop.initial(), 1)
     found = [each.train(start, np.zeros(len(clients), int), clients, 1) for each in (loop, fast)]
     assert found[1].params.dtype == torch.float32
-    moved = (found[0].params - start.params).abs().mean()
+    transform_images = (found[0].params - start.params).abs().mean()
     off = (found[0].params - found[1].params).abs().mean()
-    assert off < {"fp32": 0.01, "tf32": 0.1, "bf16": 0.5}[precision] * moved
+    assert off < {"fp32": 0.01, "tf32": 0.1, "bf16": 0.5}[precision] * transform_images
 
 
 def test_a_clients_work_is_its_batches_and_nothing_else():
     plan = TrainingPlan(epochs=2, batch=4)
     steps = [list(batches(size, plan, 0, 1, i)) for i, size in enumerate(UNEQUAL)]
-    most, batch = longest(UNEQUAL, plan)
+    most, batch = max_steps_and_batch(UNEQUAL, plan)
     assert (most, batch) == (max(map(len, steps)), max(len(b) for mine in steps for b in mine)) == (8, 5)
     firsts = np.concatenate([[0], np.cumsum(UNEQUAL)[:-1]])
-    work = lay_out(range(len(UNEQUAL)), UNEQUAL, firsts, plan, 6, 0, 1)
+    work = batch_table(range(len(UNEQUAL)), UNEQUAL, firsts, plan, 6, 0, 1)
     for m, mine in enumerate(steps):
         assert (work.count[:, m] > 0).sum() == len(mine)
         for s, samples in enumerate(mine):
@@ -304,8 +308,8 @@ def test_a_clients_work_is_its_batches_and_nothing_else():
 
 def test_steps_narrow_as_clients_run_out_of_them():
     count = np.array([[4, 4, 4, 4, 4], [4, 4, 4, 0, 0], [4, 2, 0, 0, 0], [1, 0, 0, 0, 0]])
-    assert widths(count, [5, 3, 2, 1]).tolist() == [5, 3, 2, 1]
-    assert widths(count, [5, 3]).tolist() == [5, 3, 3, 3]
+    assert step_widths(count, [5, 3, 2, 1]).tolist() == [5, 3, 2, 1]
+    assert step_widths(count, [5, 3]).tolist() == [5, 3, 3, 3]
 
 
 class Body(nn.Module):
@@ -339,7 +343,7 @@ class Body(nn.Module):
 )
 def test_only_what_stacked_layers_cover_is_translated(model, expected):
     before = [value.clone() for value in model.state_dict().values()]
-    assert (stacked_program(model, (1, 8, 8)) is not None) is expected
+    assert (stack_network(model, (1, 8, 8)) is not None) is expected
     assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
 
 
@@ -355,15 +359,15 @@ def test_only_what_stacked_layers_cover_is_translated(model, expected):
 def test_a_convolution_takes_its_pooling_along_where_windows_tile_the_map(between, joined):
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), *between, nn.Flatten(), nn.LazyLinear(3))
     model(torch.zeros(1, 1, 8, 8))
-    program = stacked_program(model, (1, 8, 8))
+    program = stack_network(model, (1, 8, 8))
     assert program is not None
     kinds = [type(step.layer).__name__ for step in program.steps]
-    assert (kinds == ["Convolution", "Product"]) is joined
-    assert program.gathers
+    assert (kinds == ["ImplicitConv", "MatMul"]) is joined
+    assert program.reads_bytes
 
 
 def test_weights_that_no_image_meets_are_left_out():
     model = build_model("resnet18", (3, 32, 32), 10, seed=0)
-    program = stacked_program(model, (3, 32, 32))
+    program = stack_network(model, (3, 32, 32))
     assert program is not None
     assert program.weights.trained < 0.4 * sum(w.numel() for w in model.parameters())

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from flameche.models.build import build_model
-from flameche.training.kernels.stacked_trainer import FusedTrainer
-from flameche.training.kernels.torch_ops import Plain
+from flameche.training.kernels.stacked_trainer import StackedTrainer
+from flameche.training.kernels.torch_ops import TorchOps
 from flameche.training.models import Models
 from flameche.training.trainer import Pull, TrainingPlan
 from tests.conftest import tiny_federation
@@ -62,21 +62,21 @@ def spoil(monkeypatch):
 
 def primitives(name):
     if name == "plain":
-        return Plain()
-    from flameche.training.kernels.triton_ops import Fast
+        return TorchOps()
+    from flameche.training.kernels.triton_ops import TritonOps
 
-    return Fast()
+    return TritonOps()
 
 
-def played(kind, shape, name, sliding, precision):
+def played(kind, shape, name, implicit_convs, precision):
     """Train whole and resting stacks, with and without a pull, and judge; give all numbers."""
     federation = tiny_federation(sizes=SIZES, shape=shape)
-    fast = FusedTrainer(
+    fast = StackedTrainer(
         model(kind, shape), federation, TrainingPlan(epochs=1, batch=4), 7, dtype=torch.float32,
-        align=8, do=primitives(name), sliding=sliding, precision=precision,
+        align=8, ops=primitives(name), implicit_convs=implicit_convs, precision=precision,
     )  # fmt: skip
     start, clients, pick = fast.initial(), np.arange(len(SIZES)), np.zeros(len(SIZES), int)
-    fast._limit = len(SIZES)  # one stack, in which some rest
+    fast._max_width = len(SIZES)  # one stack, in which some rest
     pull = Pull(Models(start.params * 0.9, start.buffers), strength=0.5)
     found = [fast.train(start, pick, clients, 1), fast.train(start, pick[:1], clients[:1], 2)]
     found.append(fast.train(start, pick[:2], clients[1:], 3, pull=pull))
@@ -93,11 +93,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
-@pytest.mark.parametrize(("kind", "shape", "sliding", "precision"), CASES)
-def test_nothing_is_read_that_nobody_wrote(kind, shape, sliding, precision, name, monkeypatch):
-    clean = played(kind, shape, name, sliding, precision)
+@pytest.mark.parametrize(("kind", "shape", "implicit_convs", "precision"), CASES)
+def test_nothing_is_read_that_nobody_wrote(kind, shape, implicit_convs, precision, name, monkeypatch):
+    clean = played(kind, shape, name, implicit_convs, precision)
     spoil(monkeypatch)
-    dirty = played(kind, shape, name, sliding, precision)
+    dirty = played(kind, shape, name, implicit_convs, precision)
     assert np.isfinite(clean[1]).all() and np.array_equal(clean[1], dirty[1])
     for ours, theirs in zip(clean[0], dirty[0], strict=True):
         assert torch.isfinite(ours).all() and torch.equal(ours, theirs)

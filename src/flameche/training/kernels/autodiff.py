@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from flameche.training.kernels.conv_geometry import Form
-from flameche.training.kernels.torch_ops import Plain
+from flameche.training.kernels.conv_geometry import MapShape
+from flameche.training.kernels.torch_ops import TorchOps
 
 
 @dataclass
@@ -19,9 +19,9 @@ class Pass:
     `exact` are the weights in full precision, which BatchNorm takes; `weights` may be a copy in a lower one.
     """
 
-    do: Plain
+    ops: TorchOps
     weights: Tensor
-    exact: Tensor
+    master_weights: Tensor
     stats: Tensor
     count: Tensor | None = None
     grads: Tensor | None = None
@@ -37,18 +37,18 @@ class Pass:
 class Layer(Protocol):
     """One operation of a network."""
 
-    form: Form  # of what comes out
+    map_shape: MapShape  # of what comes out
 
-    def forward(self, run: Pass, inputs: list[Tensor]) -> Tensor:
+    def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
         """Compute the layer's value."""
         ...
 
-    def backward(self, run: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
+    def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
         """Give the inputs' gradients, on top of `into` where given; `grad` may be overwritten."""
         ...
 
 
-def added(into: Tensor | None, grad: Tensor) -> Tensor:
+def accumulate(into: Tensor | None, grad: Tensor) -> Tensor:
     """Add up what two ways back bring."""
     return grad if into is None else into.add_(grad)
 
@@ -62,22 +62,22 @@ class Step:
     output: int
 
 
-def forward(steps: Sequence[Step], run: Pass, images: Tensor | None) -> Tensor:
+def forward(steps: Sequence[Step], ctx: Pass, images: Tensor | None) -> Tensor:
     """Run a network; values are let go when nothing reads them any more."""
     last = {i: n for n, step in enumerate(steps) for i in step.inputs}
     values: dict[int, Tensor] = {} if images is None else {0: images}
     for n, step in enumerate(steps):
-        values[step.output] = step.layer.forward(run, [values[i] for i in step.inputs if i in values])
+        values[step.output] = step.layer.forward(ctx, [values[i] for i in step.inputs if i in values])
         for i in step.inputs:
             if last[i] == n:
                 values.pop(i, None)
     return values[steps[-1].output]
 
 
-def backward(steps: Sequence[Step], run: Pass, grad: Tensor) -> None:
+def backward(steps: Sequence[Step], ctx: Pass, grad: Tensor) -> None:
     """Go back through a network from the gradient of its output."""
     grads = {steps[-1].output: grad}
     for step in reversed(steps):
         into = [grads.get(i) for i in step.inputs]
-        back = step.layer.backward(run, grads.pop(step.output), into)
+        back = step.layer.backward(ctx, grads.pop(step.output), into)
         grads.update({i: each for i, each in zip(step.inputs, back, strict=False) if i != 0})

@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flameche.training.augment import STILL, drawn, moved
+from flameche.training.augment import IDENTITY, draw_round, transform_images
 from flameche.training.kernels.autodiff import Pass
-from flameche.training.kernels.cuda_graphs import Replayer
-from flameche.training.kernels.torch_ops import Plain
-from flameche.training.kernels.translate import Program
+from flameche.training.kernels.cuda_graphs import GraphCache
+from flameche.training.kernels.torch_ops import TorchOps
+from flameche.training.kernels.translate import StackedNetwork
 from flameche.training.models import Models
-from flameche.training.trainer import Ints, Pull, Sgd, TrainingPlan, ends, orders
+from flameche.training.trainer import Ints, Pull, Sgd, TrainingPlan, batch_edges, epoch_orders
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchTable:
     """index [S M b] into all samples; at step s, client m's first count[s, m] are real; none: it rests.
 
     A batch is filled up with its own first sample, so that what is computed of it in vain stays in range.
@@ -31,56 +31,56 @@ class Work:
 
     index: Ints
     count: Ints
-    how: NDArray[np.int8] | None = None
+    transforms: NDArray[np.int8] | None = None
 
 
-def longest(sizes: Sequence[int], plan: TrainingPlan) -> tuple[int, int]:
+def max_steps_and_batch(sizes: Sequence[int], plan: TrainingPlan) -> tuple[int, int]:
     """Give the most steps and the most samples of a step that clients of these sizes take in a round."""
     steps = batch = 1
     for size in set(map(int, sizes)):
-        edges = ends(size, plan)
+        edges = batch_edges(size, plan)
         steps = max(steps, plan.epochs * (len(edges) - 1))
         batch = max(batch, *np.diff(edges).tolist())
     return steps, batch
 
 
-def lay_out(
+def batch_table(
     clients: Sequence[int], sizes: Sequence[int], firsts: Sequence[int], plan: TrainingPlan, batch: int,
     seed: int, round: int,
-) -> Work:  # fmt: skip
+) -> BatchTable:  # fmt: skip
     """Lay out the `batches` of clients, of such sizes, whose samples begin at `firsts`."""
     most = max(len(_pattern(size, plan, batch)[1]) for size in sizes)
     index = np.zeros((most, len(clients), batch), np.int64)
     count = np.zeros((most, len(clients)), np.int64)
     for m, (client, size, first) in enumerate(zip(clients, sizes, firsts, strict=True)):
         pattern, real = _pattern(size, plan, batch)
-        shuffled = np.concatenate(list(orders(size, plan, seed, round, client)))
+        shuffled = np.concatenate(list(epoch_orders(size, plan, seed, round, client)))
         index[: len(real), m] = first + shuffled[pattern]
         index[len(real) :, m] = first
         count[: len(real), m] = real
-    how = drawn(clients, count, batch, seed, round, plan.turn) if plan.augment else None
-    return Work(index, count, how)
+    transforms = draw_round(clients, count, batch, seed, round, plan.turn) if plan.augment else None
+    return BatchTable(index, count, transforms)
 
 
 @lru_cache(maxsize=4096)
 def _pattern(size: int, plan: TrainingPlan, batch: int) -> tuple[Ints, Ints]:
     """Tell which of its drawn samples a client of this size takes where [S b], and how many are real [S]."""
-    epoch = [np.arange(a, b) for a, b in pairwise(ends(size, plan))]
+    epoch = [np.arange(a, b) for a, b in pairwise(batch_edges(size, plan))]
     rows = np.stack([np.concatenate([part, np.full(batch - len(part), part[0])]) for part in epoch])
     real = np.array([len(part) for part in epoch])
     shift = size * np.arange(plan.epochs)[:, None, None]
     return (rows + shift).reshape(-1, batch), np.tile(real, plan.epochs)
 
 
-def widths(count: Ints, ladder: Sequence[int]) -> Ints:
+def step_widths(count: Ints, allowed_widths: Sequence[int]) -> Ints:
     """Choose how many clients each step runs over, of a ladder of widths; those with most steps are first."""
     active = (count > 0).sum(axis=1)
-    steps = np.sort(np.array(ladder))
+    steps = np.sort(np.array(allowed_widths))
     chosen: Ints = steps[np.searchsorted(steps, active)]
     return chosen
 
 
-class Stack:
+class ClientStack:
     """Room for M clients that take steps together; every step has one shape, so one graph replays them all.
 
     `low` is the precision of values and products; weights, moments and statistics keep their own.
@@ -88,51 +88,51 @@ class Stack:
 
     def __init__(
         self,
-        program: Program,
+        network: StackedNetwork,
         size: tuple[int, int, int],
         data: tuple[Tensor, Tensor],
         dtype: torch.dtype,
         low: torch.dtype,
-        do: Plain,
-        replayer: Replayer,
+        ops: TorchOps,
+        replayer: GraphCache,
         augment: bool = False,
         turn: float = 0.0,
     ) -> None:
         steps, clients, batch = size
         device = data[0].device
-        self.program, self.data, self.do, self.replayer = program, data, do, replayer
-        layout = program.weights
+        self.network, self.data, self.ops, self.replayer = network, data, ops, replayer
+        layout = network.weights
         self.params = torch.zeros(clients, layout.total, dtype=dtype, device=device)
         self.low = self.params if low == dtype else torch.zeros_like(self.params, dtype=low)
-        self.stats = torch.zeros(clients, program.stats.total, dtype=dtype, device=device)
+        self.stats = torch.zeros(clients, network.stats.total, dtype=dtype, device=device)
         trained = (clients, layout.trained)
         self.m, self.v = (torch.zeros(trained, dtype=dtype, device=device) for _ in range(2))
         self.grads = torch.zeros(trained, dtype=low, device=device)
         self.index = torch.zeros(steps, clients, batch, dtype=torch.int64, device=device)
         self.count = torch.zeros(steps, clients, dtype=torch.int64, device=device)
-        room = (*self.index.shape, len(STILL))
-        self.how = torch.zeros(room, dtype=torch.int8, device=device) if augment else None
+        room = (*self.index.shape, len(IDENTITY))
+        self.transforms = torch.zeros(room, dtype=torch.int8, device=device) if augment else None
         self.turn = turn
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
         self.target = torch.zeros_like(self.params[:1])
-        self.ladder = _ladder(clients)
+        self.allowed_widths = _halving_widths(clients)
 
-    def train(self, models: Models, work: Work, lr: float, pull: Pull | None, sgd: Sgd | None) -> None:
+    def train(self, models: Models, work: BatchTable, lr: float, pull: Pull | None, sgd: Sgd | None) -> None:
         """Train up to M clients' models in place; those with most steps come first."""
         self._load(models, work, pull)
         strength = pull.strength if pull else 0.0
-        for width in widths(work.count, self.ladder).tolist():
+        for width in step_widths(work.count, self.allowed_widths).tolist():
             self.replayer.run(
                 (width, lr, strength, sgd),
                 lambda w=width: self._step(w, lr, strength, sgd),  # type: ignore[misc]
             )
-        self.program.weights.unpack(self.params[: len(models)], models.params)
-        self.program.stats.unpack(self.stats[: len(models)], models.buffers)
+        self.network.weights.unpack(self.params[: len(models)], models.params)
+        self.network.stats.unpack(self.stats[: len(models)], models.buffers)
 
-    def _load(self, start: Models, work: Work, pull: Pull | None) -> None:
-        layout = self.program.weights
+    def _load(self, start: Models, work: BatchTable, pull: Pull | None) -> None:
+        layout = self.network.weights
         layout.pack(start.params, self.params[: len(start)])
-        self.program.stats.pack(start.buffers, self.stats[: len(start)])
+        self.network.stats.pack(start.buffers, self.stats[: len(start)])
         if self.low is not self.params:
             self.low.copy_(self.params)
         for each in (self.m, self.v, self.now):
@@ -141,8 +141,8 @@ class Stack:
         self.count.zero_()
         self.index[:steps, :clients].copy_(torch.from_numpy(work.index))
         self.count[:steps, :clients].copy_(torch.from_numpy(work.count))
-        if self.how is not None and work.how is not None:
-            self.how[:steps, :clients].copy_(torch.from_numpy(work.how))
+        if self.transforms is not None and work.transforms is not None:
+            self.transforms[:steps, :clients].copy_(torch.from_numpy(work.transforms))
         if pull:
             layout.pack(pull.target.params, self.target)
 
@@ -152,21 +152,21 @@ class Stack:
         index = self.index.index_select(0, self.now)[0, :width]
         count = self.count.index_select(0, self.now)[0, :width]
         grads = self.grads[:width]
-        run = Pass(self.do, self.low[:width], self.params[:width], self.stats[:width], count, grads)
+        ctx = Pass(self.ops, self.low[:width], self.params[:width], self.stats[:width], count, grads)
         images, labels = self.data
-        if self.how is not None:
-            how = self.how.index_select(0, self.now)[0, :width]
-            images = moved(images, index, how, self.turn).flatten(0, 1)
+        if self.transforms is not None:
+            transforms = self.transforms.index_select(0, self.now)[0, :width]
+            images = transform_images(images, index, transforms, self.turn).flatten(0, 1)
             labels = labels[index].flatten()
             index = torch.arange(index.numel(), device=index.device).view_as(index)
-        self.program.gradient(run, images, labels, index)
-        trained = self.program.weights.trained
+        self.network.gradient(ctx, images, labels, index)
+        trained = self.network.weights.trained
         params = self.params[:width, :trained]
         low = None if self.low is self.params else self.low[:width, :trained]
         if strength:
             grads = grads + strength * (params - self.target[:, :trained])
         if sgd is None:
-            self.do.adam(params, self.m[:width], self.v[:width], self.now, grads, count, lr, low)
+            self.ops.adam(params, self.m[:width], self.v[:width], self.now, grads, count, lr, low)
         else:
             step = self.m[:width].mul_(sgd.momentum).add_(grads)
             params.sub_(step * (sgd.lr * (count > 0)[:, None].to(params.dtype)))
@@ -175,7 +175,7 @@ class Stack:
         self.now += 1
 
 
-def _ladder(clients: int) -> list[int]:
+def _halving_widths(clients: int) -> list[int]:
     """Halve the width while clients run out of steps: at most half of a step is in vain, by few graphs."""
     found = [clients]
     while found[-1] > 1:

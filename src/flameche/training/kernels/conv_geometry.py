@@ -8,7 +8,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Form:
+class MapShape:
     """The shape of one image's values: a map of height x width with channels, features being a 1x1 map.
 
     `pitch` is the number of channels in memory, which may be larger; those beyond are always zero.
@@ -25,7 +25,7 @@ class Form:
         return self.height * self.width
 
     @property
-    def floats(self) -> int:
+    def numel(self) -> int:
         """Count the values in memory."""
         return self.pixels * self.pitch
 
@@ -34,7 +34,7 @@ class Form:
 class Window:
     """A window that slides over a map; its places are the taps, row by row."""
 
-    form: Form
+    map_shape: MapShape
     kernel: Pair
     stride: Pair
     padding: Pair
@@ -47,7 +47,7 @@ class Window:
     @property
     def out(self) -> Pair:
         """Give height and width of what comes out."""
-        size = (self.form.height, self.form.width)
+        size = (self.map_shape.height, self.map_shape.width)
         height, width = (
             (n + 2 * p - k) // s + 1
             for n, k, s, p in zip(size, self.kernel, self.stride, self.padding, strict=True)
@@ -63,8 +63,8 @@ class Window:
         """Tell which tap joins each place of the map to each place of what comes out; -1 for none."""
         height, width = self.out
         found = []
-        for y in range(self.form.height):
-            for x in range(self.form.width):
+        for y in range(self.map_shape.height):
+            for x in range(self.map_shape.width):
                 row = []
                 for oy in range(height):
                     for ox in range(width):
@@ -77,7 +77,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Slide:
+class ConvPool:
     """A window, and the pooling of what comes out of it: one sliding of a wider window by a wider stride."""
 
     window: Window
@@ -100,6 +100,6 @@ class Slide:
         return self.window.out[0] // self.pool, self.window.out[1] // self.pool
 
 
-def up(n: int, step: int) -> int:
+def round_up(n: int, step: int) -> int:
     """Round up to a multiple."""
     return -(-n // step) * step

@@ -11,7 +11,7 @@ import torch
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
-class Replayer:
+class GraphCache:
     """Runs functions of no arguments that read and write fixed tensors, each known by a key.
 
     The first call of a key just runs, which also compiles and warms up; the second captures; later ones
@@ -58,7 +58,7 @@ def _aside(function: Callable[[], None]) -> None:
 
 
 @contextmanager
-def arithmetic(precision: Precision) -> Iterator[None]:
+def matmul_precision(precision: Precision) -> Iterator[None]:
     """Set how matrix products round; and spare filling memory that is written anyway."""
     before = torch.backends.cuda.matmul.allow_tf32
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

@@ -15,20 +15,20 @@ from torch.nn.functional import cross_entropy
 
 from flameche.training.device import finish
 from flameche.training.kernels.autodiff import Pass
-from flameche.training.kernels.client_stack import Stack, Work, lay_out, longest
-from flameche.training.kernels.conv_geometry import up
-from flameche.training.kernels.cuda_graphs import Precision, Replayer, arithmetic
-from flameche.training.kernels.layers import Product
-from flameche.training.kernels.torch_ops import Plain
-from flameche.training.kernels.translate import Program, stacked_program
-from flameche.training.kernels.weight_layout import Sliding, Untranslatable
-from flameche.training.loop import OnDevice
+from flameche.training.kernels.client_stack import BatchTable, ClientStack, batch_table, max_steps_and_batch
+from flameche.training.kernels.conv_geometry import round_up
+from flameche.training.kernels.cuda_graphs import GraphCache, Precision, matmul_precision
+from flameche.training.kernels.layers import MatMul
+from flameche.training.kernels.torch_ops import TorchOps
+from flameche.training.kernels.translate import StackedNetwork, stack_network
+from flameche.training.kernels.weight_layout import ImplicitConvs, UnsupportedModel
+from flameche.training.loop import DeviceSamples
 from flameche.training.models import Models
-from flameche.training.trainer import Floats, Ints, Pull, Sgd, ends
+from flameche.training.trainer import Floats, Ints, Pull, Sgd, batch_edges
 from flameche.training.vectorised import SCORE_WEIGHTS, VectorisedTrainer
 
-SHARE = 0.6  # of what is free on a GPU
-ON_CPU = 2 * 2**30
+GPU_SHARE = 0.6  # of what is free on a GPU
+CPU_BYTES = 2 * 2**30
 GIB = 2**30
 
 
@@ -37,55 +37,57 @@ def memory_budget(device: str, wanted_gib: float | None = None) -> int:
     if wanted_gib is not None:
         return int(wanted_gib * GIB)
     if device == "cuda":
-        return int(SHARE * torch.cuda.mem_get_info()[0])
-    return ON_CPU
+        return int(GPU_SHARE * torch.cuda.mem_get_info()[0])
+    return CPU_BYTES
 
 
-def client_bytes(program: Program, flat: int, batch: int, wide: int, narrow: int, plain: bool = True) -> int:
+def client_bytes(
+    network: StackedNetwork, flat: int, batch: int, wide: int, narrow: int, plain: bool = True
+) -> int:
     """Estimate the bytes of one client in training: weights, moments, gradients, values of a batch.
 
     flat: numbers of a model as it travels, before and after; wide and narrow: bytes of a number of weights
     and of values; plain: patches of all convolutions are laid out.
     """
-    layout = program.weights
-    models = 2 * flat + layout.total + 2 * layout.trained + program.stats.total
+    layout = network.weights
+    models = 2 * flat + layout.total + 2 * layout.trained + network.stats.total
     low = layout.trained + (layout.total if narrow != wide else 0)
-    spread = sum(_spread(step.layer) for step in program.steps)
-    return wide * models + narrow * (low + spread + batch * program.floats(plain))
+    spread = sum(_expanded_numbers(step.layer) for step in network.steps)
+    return wide * models + narrow * (low + spread + batch * network.numbers_per_image(plain))
 
 
-def _spread(layer: object) -> int:
+def _expanded_numbers(layer: object) -> int:
     """Count the numbers of matrices that are built anew at every step, and of their gradients."""
-    if not isinstance(layer, Product) or layer.lower != "spread":
+    if not isinstance(layer, MatMul) or layer.lowering != "expanded":
         return 0
-    return 2 * layer.window.form.floats * layer.form.floats
+    return 2 * layer.window.map_shape.numel * layer.map_shape.numel
 
 
-def fit(budget: int, each: int, clients: int) -> int:
+def stack_width(budget: int, each: int, clients: int) -> int:
     """Choose how many of the clients train at once: as few equal parts as the budget allows."""
     most = max(1, budget // each)
     parts = -(-clients // most)
     return -(-clients // parts)
 
 
-def primitives(device: str, dtype: torch.dtype) -> Plain:
+def default_ops(device: str, dtype: torch.dtype) -> TorchOps:
     """Take Triton's on CUDA, in the precisions they are written for; else plain torch."""
     if device == "cuda" and dtype != torch.float64:
         try:
-            from flameche.training.kernels.triton_ops import Fast
+            from flameche.training.kernels.triton_ops import TritonOps
         except ImportError:
-            return Plain()
-        return Fast()
-    return Plain()
+            return TorchOps()
+        return TritonOps()
+    return TorchOps()
 
 
-STACKS = 3  # kept at once: each holds models, moments and its graphs' memory
+MAX_STACKS = 3  # kept at once: each holds models, moments and its graphs' memory
 SCORE_IMAGES = 2**16  # images x models of one forward pass
 SCORE_MODELS = 64
 ALIGN = 8  # numbers: what matrix units want their rows to be multiples of
 
 
-class FusedTrainer(VectorisedTrainer):
+class StackedTrainer(VectorisedTrainer):
     """Trains and scores stacked models, for modules that `stacked_program` can translate.
 
     precision: how values and products are rounded on CUDA; "bf16" anywhere. budget_gib: what stacks may take,
@@ -99,40 +101,40 @@ class FusedTrainer(VectorisedTrainer):
         budget_gib: float | None = None,
         capture: bool = True,
         align: int | None = None,
-        do: Plain | None = None,
-        sliding: Sliding = "small",
+        ops: TorchOps | None = None,
+        implicit_convs: ImplicitConvs = "small",
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         cuda = self.device == "cuda"
         self._precision: Precision = precision
-        self._sliding: Sliding = sliding
+        self._sliding: ImplicitConvs = implicit_convs
         self._capture, self._align = capture, align or (ALIGN if cuda else 1)
-        self._low = torch.bfloat16 if precision == "bf16" else self.dtype
-        self._do = do or primitives(self.device, self.dtype)
-        self._bytes = {id(part): _channels_last(part.x) for part in self._parts.values()}
-        self._programs: dict[bool, Program] = {}
-        self._stacks: dict[tuple[int, bool], Stack] = {}
-        self._most, self._batch = longest(self.sizes.tolist(), self.plan)
-        self._batch = up(self._batch, self._align)
-        self._plain, flat = type(self._do) is Plain, len(self._initial[0])
-        sizes = self.dtype.itemsize, self._low.itemsize
-        each = client_bytes(self._program(True), flat, self._batch, *sizes, self._plain)
-        self._budget, self._each, self._limit = (
+        self._compute_dtype = torch.bfloat16 if precision == "bf16" else self.dtype
+        self._ops = ops or default_ops(self.device, self.dtype)
+        self._channels_last_samples = {id(part): _to_channels_last(part.x) for part in self._samples.values()}
+        self._networks: dict[bool, StackedNetwork] = {}
+        self._stacks: dict[tuple[int, bool], ClientStack] = {}
+        self._max_steps, self._batch = max_steps_and_batch(self.sizes.tolist(), self.plan)
+        self._batch = round_up(self._batch, self._align)
+        self._uses_torch_ops, flat = type(self._ops) is TorchOps, len(self._initial[0])
+        sizes = self.dtype.itemsize, self._compute_dtype.itemsize
+        each = client_bytes(self._network(True), flat, self._batch, *sizes, self._uses_torch_ops)
+        self._budget, self._bytes_per_client, self._max_width = (
             memory_budget(self.device, budget_gib),
             each,
             options.get("width"),
         )
 
-    def _program(self, trim: bool) -> Program:
-        if trim not in self._programs:
-            channels, height, width = self._parts["train"].x.shape[1:]
+    def _network(self, drop_unused: bool) -> StackedNetwork:
+        if drop_unused not in self._networks:
+            channels, height, width = self._samples["train"].x.shape[1:]
             shape = (channels, height, width)
-            found = stacked_program(self.model, shape, self._align, trim, self.device, self._sliding)
+            found = stack_network(self.model, shape, self._align, drop_unused, self.device, self._sliding)
             if found is None:
-                raise Untranslatable("this model cannot be written as stacked layers")
-            self._programs[trim] = found
-        return self._programs[trim]
+                raise UnsupportedModel("this model cannot be written as stacked layers")
+            self._networks[drop_unused] = found
+        return self._networks[drop_unused]
 
     def train(
         self,
@@ -146,91 +148,97 @@ class FusedTrainer(VectorisedTrainer):
         """Train clients [n], each from row pick[n] of models."""
         if not len(clients):
             return super().train(models, pick, clients, round, pull, sgd)
-        order = np.argsort([-len(ends(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable")
-        width = self._limit or fit(self._budget, self._each, len(clients))
+        order = np.argsort(
+            [-len(batch_edges(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable"
+        )
+        width = self._max_width or stack_width(self._budget, self._bytes_per_client, len(clients))
         # One tensor for all, trained in place: beside the stack nothing else grows with the clients.
         trained = self._start(models.pick(pick[order]), clients[order])
-        with arithmetic(self._precision):
+        with matmul_precision(self._precision):
             for a in range(0, len(clients), width):
                 part, who = slice(a, a + width), clients[order[a : a + width]]
-                stack = self._stack(width, trim=pull is None)
+                stack = self._stack(width, drop_unused=pull is None)
                 mine = Models(trained.params[part], trained.buffers[part])
-                stack.train(mine, self._work(who, round), self.plan.lr, pull, sgd or self.plan.sgd)
+                stack.train(mine, self._batch_table(who, round), self.plan.lr, pull, sgd or self.plan.sgd)
         if (np.diff(order) < 0).any():
             trained = trained.pick(np.argsort(order))
-        if self._local is not None:
-            self._local[self._to_device(clients)] = trained.buffers
+        if self._local_buffers is not None:
+            self._local_buffers[self._to_device(clients)] = trained.buffers
         finish(self.device)
         return trained
 
-    def _work(self, clients: Ints, round: int) -> Work:
-        sizes, firsts = self.sizes[clients].tolist(), self._parts["train"].offsets[clients].tolist()
-        return lay_out(clients.tolist(), sizes, firsts, self.plan, self._batch, self.seed, round)
+    def _batch_table(self, clients: Ints, round: int) -> BatchTable:
+        sizes, firsts = self.sizes[clients].tolist(), self._samples["train"].offsets[clients].tolist()
+        return batch_table(clients.tolist(), sizes, firsts, self.plan, self._batch, self.seed, round)
 
     def _start(self, models: Models, clients: Ints) -> Models:
-        if self._local is None:
+        if self._local_buffers is None:
             return models
-        return Models(models.params, self._local[self._to_device(clients)])
+        return Models(models.params, self._local_buffers[self._to_device(clients)])
 
-    def _stack(self, width: int, trim: bool) -> Stack:
+    def _stack(self, width: int, drop_unused: bool) -> ClientStack:
         """Find room for so many clients, or make it in place of what was made first."""
-        if (width, trim) not in self._stacks:
-            while self._stacks and (len(self._stacks) >= STACKS or self._taken(width) > self._budget):
+        if (width, drop_unused) not in self._stacks:
+            while self._stacks and (
+                len(self._stacks) >= MAX_STACKS or self._bytes_used(width) > self._budget
+            ):
                 self._stacks.pop(next(iter(self._stacks)))
             if self.device == "cuda":
                 torch.cuda.empty_cache()
-            own = self._parts["train"]
-            self._stacks[width, trim] = Stack(
-                self._program(trim),
-                (self._most, width, self._batch),
-                (self._bytes[id(own)], own.y),
+            own = self._samples["train"]
+            self._stacks[width, drop_unused] = ClientStack(
+                self._network(drop_unused),
+                (self._max_steps, width, self._batch),
+                (self._channels_last_samples[id(own)], own.y),
                 self.dtype,
-                self._low,
-                self._do,
-                Replayer(self.device, self._capture),
+                self._compute_dtype,
+                self._ops,
+                GraphCache(self.device, self._capture),
                 self.plan.augment,
                 self.plan.turn,
             )
-        return self._stacks[width, trim]
+        return self._stacks[width, drop_unused]
 
-    def _taken(self, more: int) -> int:
+    def _bytes_used(self, more: int) -> int:
         """Estimate what all stacks take together with one of so many clients more."""
-        return self._each * (more + sum(width for width, _ in self._stacks))
+        return self._bytes_per_client * (more + sum(width for width, _ in self._stacks))
 
     @torch.no_grad()
-    def _try(self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: OnDevice) -> list[Floats]:
+    def _score_stack(
+        self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: DeviceSamples
+    ) -> list[Floats]:
         """Give loss and hit of each sample, [n 2] per model; shorter lists are filled up."""
-        picked, program = models.pick(k), self._program(True)
-        buffers = picked.buffers if self._local is None else self._local[self._to_device(who)]
-        weights = picked.params.new_zeros(len(k), program.weights.total)
-        program.weights.pack(picked.params, weights)
-        stats = picked.buffers.new_zeros(len(k), program.stats.total)
-        program.stats.pack(buffers, stats)
-        low = weights.to(self._low)
+        picked, network = models.pick(k), self._network(True)
+        buffers = picked.buffers if self._local_buffers is None else self._local_buffers[self._to_device(who)]
+        weights = picked.params.new_zeros(len(k), network.weights.total)
+        network.weights.pack(picked.params, weights)
+        stats = picked.buffers.new_zeros(len(k), network.stats.total)
+        network.stats.pack(buffers, stats)
+        low = weights.to(self._compute_dtype)
         filled = np.zeros((len(k), max(map(len, samples))), np.int64)
         for row, mine in zip(filled, samples, strict=True):
             row[: len(mine)], row[len(mine) :] = mine, mine[-1]
         found = []
-        with arithmetic(self._precision):
-            for part in torch.split(self._to_device(filled), self._images(len(k)), dim=1):
+        with matmul_precision(self._precision):
+            for part in torch.split(self._to_device(filled), self._images_per_pass(len(k)), dim=1):
                 where = part.contiguous()
-                run = Pass(self._do, low, weights, stats)
-                logits = program.logits(run, self._bytes[id(data)], where).to(self.dtype)
+                ctx = Pass(self._ops, low, weights, stats)
+                logits = network.logits(ctx, self._channels_last_samples[id(data)], where).to(self.dtype)
                 y = data.y[where]
                 loss = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
                 found.append(torch.stack([loss, (logits.argmax(2) == y).to(loss.dtype)], dim=2))
         values: Floats = torch.cat(found, dim=1).cpu().numpy().astype(np.float64)
         return [each[: len(mine)] for each, mine in zip(values, samples, strict=True)]
 
-    def _images(self, models: int) -> int:
+    def _images_per_pass(self, models: int) -> int:
         """Choose how many images each model is tried on at once, by what memory allows."""
-        each = self._program(True).floats(self._plain) * self._low.itemsize
+        each = self._network(True).numbers_per_image(self._uses_torch_ops) * self._compute_dtype.itemsize
         return max(1, min(self._budget // 4 // (each * models), SCORE_IMAGES // models))
 
-    def _many(self, longest: int) -> int:
+    def _models_per_pass(self, longest: int) -> int:
         """Choose how many models are tried at once: images wait for each other, weights need room."""
         return max(1, min(SCORE_WEIGHTS // len(self._initial[0]), SCORE_MODELS))
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def _to_channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).contiguous()

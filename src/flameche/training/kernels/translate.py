@@ -14,13 +14,26 @@ from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 from flameche.training.kernels.autodiff import Layer, Pass, Step, backward, forward
-from flameche.training.kernels.conv_geometry import Form, Slide, Window, up
-from flameche.training.kernels.layers import Add, Convolution, MaxPool, MeanPool, Norm, Pointwise, Product
-from flameche.training.kernels.torch_ops import Plain
-from flameche.training.kernels.weight_layout import Builder, Layout, Sliding, Untranslatable
+from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window, round_up
+from flameche.training.kernels.layers import (
+    Activation,
+    Add,
+    BatchNorm,
+    ImplicitConv,
+    MatMul,
+    MaxPool,
+    MeanPool,
+)
+from flameche.training.kernels.torch_ops import TorchOps
+from flameche.training.kernels.weight_layout import (
+    ImplicitConvs,
+    LayerBuilder,
+    UnsupportedModel,
+    WeightLayout,
+)
 from flameche.training.models import read_module, write_module
 
-SLOPES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "relu": (torch.relu, lambda x, y: y > 0),
     "tanh": (torch.tanh, lambda x, y: 1 - y * y),
     "sigmoid": (torch.sigmoid, lambda x, y: y * (1 - y)),
@@ -28,29 +41,33 @@ SLOPES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "leaky_relu": (F.leaky_relu, lambda x, y: torch.where(x > 0, 1.0, 0.01)),
     "softplus": (F.softplus, lambda x, y: torch.sigmoid(x)),
 }
-NAMES: dict[Any, str] = {
+ACTIVATION_NAMES: dict[Any, str] = {
     nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.LeakyReLU: "leaky_relu",
     nn.Softplus: "softplus", F.relu: "relu", torch.relu: "relu", torch.relu_: "relu", torch.tanh: "tanh",
     torch.sigmoid: "sigmoid", F.silu: "silu", F.leaky_relu: "leaky_relu", F.softplus: "softplus",
     F.tanh: "tanh", F.sigmoid: "sigmoid", "relu": "relu", "relu_": "relu", "tanh": "tanh",
     "sigmoid": "sigmoid",
 }  # fmt: skip
-SAME = (nn.Identity, nn.Flatten)
+SHAPE_ONLY = (nn.Identity, nn.Flatten)
 RESHAPES = ("flatten", "view", "reshape", "contiguous", "squeeze")
 ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
 MEANS = (torch.mean, "mean")
-MOST_OUTPUTS = 128  # of all places of a pooling window: what one program sums up
+POOLS: dict[str, type[nn.Module]] = {
+    "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d, "avg_pool2d": nn.AvgPool2d, "max_pool2d": nn.MaxPool2d,
+    "boolean_dispatch": nn.MaxPool2d, "_max_pool2d": nn.MaxPool2d,
+}  # fmt: skip
+MAX_FUSED_OUTPUTS = 128  # of all places of a pooling window: what one program sums up
 
 
-def pair(value: Any) -> tuple[int, int]:
+def as_pair(value: Any) -> tuple[int, int]:
     """Read a size that may be one number or two."""
     one = (value, value) if isinstance(value, int) else tuple(value)
     if len(one) != 2 or not all(isinstance(n, int) for n in one):
-        raise Untranslatable(f"a size of {value}")
+        raise UnsupportedModel(f"a size of {value}")
     return int(one[0]), int(one[1])
 
 
-class _Shapes(fx.Interpreter):
+class _ShapeRecorder(fx.Interpreter):
     """Runs a traced network once to see what shape each value has."""
 
     def found(self, images: torch.Tensor) -> dict[fx.Node, tuple[int, ...]]:
@@ -76,20 +93,20 @@ class Translator:
         module: nn.Module,
         shape: tuple[int, int, int],
         align: int,
-        trim: bool,
-        sliding: Sliding,
+        drop_unused: bool,
+        implicit_convs: ImplicitConvs,
         trained: int = 0,
     ) -> None:
         own = copy.deepcopy(module).cpu().float().eval()
         try:
             self.traced = fx.symbolic_trace(own)
-            self.shapes = _Shapes(self.traced).found(torch.zeros(2, *shape))
+            self.shapes = _ShapeRecorder(self.traced).found(torch.zeros(2, *shape))
         except Exception as problem:  # a user's own code can fail in any way
-            raise Untranslatable(f"torch.fx: {problem}") from problem
+            raise UnsupportedModel(f"torch.fx: {problem}") from problem
         self.modules = dict(self.traced.named_modules())
-        self.builder = Builder(module, align, trim, sliding, trained)
+        self.builder = LayerBuilder(module, align, drop_unused, implicit_convs, trained)
         channels, height, width = shape
-        self.forms = [Form(height, width, channels, up(channels, align))]
+        self.map_shapes = [MapShape(height, width, channels, round_up(channels, align))]
         self.steps: list[Step] = []
         self.values: dict[fx.Node, int] = {}
         self.used: set[str] = set()
@@ -99,62 +116,65 @@ class Translator:
     def _node(self, node: fx.Node) -> None:
         if node.op == "placeholder":
             if self.values:
-                raise Untranslatable("a network of several inputs")
+                raise UnsupportedModel("a network of several inputs")
             self.values[node] = 0
         elif node.op == "output":
-            if not isinstance(node.args[0], fx.Node) or self._of(node.args[0]) != len(self.forms) - 1:
-                raise Untranslatable("an output that is not the last value")
+            if (
+                not isinstance(node.args[0], fx.Node)
+                or self._value_of(node.args[0]) != len(self.map_shapes) - 1
+            ):
+                raise UnsupportedModel("an output that is not the last value")
         elif node.op == "call_module":
             self._module(node, self.modules[str(node.target)])
         elif node.op in ("call_function", "call_method"):
             self._call(node)
         else:
-            raise Untranslatable(f"{node.op} of {node.target}")
+            raise UnsupportedModel(f"{node.op} of {node.target}")
 
-    def _of(self, argument: Any) -> int:
+    def _value_of(self, argument: Any) -> int:
         if not isinstance(argument, fx.Node) or argument not in self.values:
-            raise Untranslatable(f"an argument {argument}")
+            raise UnsupportedModel(f"an argument {argument}")
         return self.values[argument]
 
-    def _write(self, node: fx.Node, layer: Any, *inputs: int) -> None:
-        self.forms.append(layer.form)
-        self.values[node] = len(self.forms) - 1
+    def _add_step(self, node: fx.Node, layer: Any, *inputs: int) -> None:
+        self.map_shapes.append(layer.map_shape)
+        self.values[node] = len(self.map_shapes) - 1
         self.steps.append(Step(layer, inputs, self.values[node]))
 
     def _module(self, node: fx.Node, layer: nn.Module) -> None:
-        name, at = str(node.target), self._of(node.args[0])
+        name, at = str(node.target), self._value_of(node.args[0])
         if len(node.args) != 1 or node.kwargs:
-            raise Untranslatable(f"{name} called with several arguments")
+            raise UnsupportedModel(f"{name} called with several arguments")
         if any(True for _ in layer.parameters()):
             if name in self.used:
-                raise Untranslatable(f"{name} used twice")
+                raise UnsupportedModel(f"{name} used twice")
             self.used.add(name)
-        form = self.forms[at]
-        if isinstance(layer, SAME):
-            self._same(node, at)
-        elif type(layer) in NAMES:
-            self._pointwise(node, NAMES[type(layer)], at, layer)
+        map_shape = self.map_shapes[at]
+        if isinstance(layer, SHAPE_ONLY):
+            self._alias(node, at)
+        elif type(layer) in ACTIVATION_NAMES:
+            self._activation(node, ACTIVATION_NAMES[type(layer)], at, layer)
         elif isinstance(layer, nn.Conv2d):
-            self._write(node, self.builder.conv(name, layer, form, first=at == 0), at)
+            self._add_step(node, self.builder.conv(name, layer, map_shape, reads_images=at == 0), at)
         elif isinstance(layer, nn.Linear):
             if len(self.shapes[node]) != 2:
-                raise Untranslatable(f"{name} over more than features")
-            self._write(node, self.builder.linear(name, layer, form, first=at == 0), at)
+                raise UnsupportedModel(f"{name} over more than features")
+            self._add_step(node, self.builder.linear(name, layer, map_shape, reads_images=at == 0), at)
         elif isinstance(layer, nn.BatchNorm2d | nn.BatchNorm1d):
-            if isinstance(layer, nn.BatchNorm1d) and form.pixels > 1:
-                raise Untranslatable(f"{name} over a flattened map")
-            self._write(node, self.builder.norm(name, layer, form), at)
+            if isinstance(layer, nn.BatchNorm1d) and map_shape.pixels > 1:
+                raise UnsupportedModel(f"{name} over a flattened map")
+            self._add_step(node, self.builder.norm(name, layer, map_shape), at)
         elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d):
             self._pool(node, layer, at)
         else:
-            raise Untranslatable(f"{name}, a {type(layer).__name__}")
+            raise UnsupportedModel(f"{name}, a {type(layer).__name__}")
 
-    def _same(self, node: fx.Node, at: int) -> None:
+    def _alias(self, node: fx.Node, at: int) -> None:
         """A change of shape only: keep the images apart and the order of what they hold."""
-        shape, form = self.shapes[node], self.forms[at]
-        whole = (2, form.channels * form.pixels)
-        if shape not in (whole, (2, form.channels, form.height, form.width)):
-            raise Untranslatable(f"a value of shape {shape}")
+        shape, map_shape = self.shapes[node], self.map_shapes[at]
+        whole = (2, map_shape.channels * map_shape.pixels)
+        if shape not in (whole, (2, map_shape.channels, map_shape.height, map_shape.width)):
+            raise UnsupportedModel(f"a value of shape {shape}")
         self.values[node] = at
 
     def _call(self, node: fx.Node) -> None:
@@ -164,117 +184,127 @@ class Translator:
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         if target in ADDS:
             if len(node.args) != 2 or node.kwargs:
-                raise Untranslatable("a scaled sum")
-            a, b = (self._of(each) for each in node.args)
-            if self.forms[a] != self.forms[b] or a == b:
-                raise Untranslatable("a sum of unlike values")
-            self._write(node, Add(self.forms[a]), a, b)
-        elif target in NAMES:
+                raise UnsupportedModel("a scaled sum")
+            a, b = (self._value_of(each) for each in node.args)
+            if self.map_shapes[a] != self.map_shapes[b] or a == b:
+                raise UnsupportedModel("a sum of unlike values")
+            self._add_step(node, Add(self.map_shapes[a]), a, b)
+        elif target in ACTIVATION_NAMES:
             if len(node.args) != 1 or set(node.kwargs) - {"inplace"}:
-                raise Untranslatable(f"{name} with arguments")
-            self._pointwise(node, NAMES[target], self._of(node.args[0]), None)
+                raise UnsupportedModel(f"{name} with arguments")
+            self._activation(node, ACTIVATION_NAMES[target], self._value_of(node.args[0]), None)
         elif name in RESHAPES:
-            self._same(node, self._of(node.args[0]))
+            self._alias(node, self._value_of(node.args[0]))
         elif target in MEANS:
             self._mean(node)
-        elif name == "adaptive_avg_pool2d":
-            self._pool(node, nn.AdaptiveAvgPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
-        elif name in ("max_pool2d", "boolean_dispatch", "_max_pool2d"):
-            self._pool(node, nn.MaxPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
-        elif name == "avg_pool2d":
-            self._pool(node, nn.AvgPool2d(*node.args[1:], **node.kwargs), self._of(node.args[0]))  # type: ignore[arg-type]
+        elif name in POOLS:
+            layer: Any = POOLS[name]
+            self._pool(node, layer(*node.args[1:], **node.kwargs), self._value_of(node.args[0]))
         else:
-            raise Untranslatable(f"a call of {name or target}")
+            raise UnsupportedModel(f"a call of {name or target}")
 
-    def _pointwise(self, node: fx.Node, name: str, at: int, layer: Any) -> None:
+    def _activation(self, node: fx.Node, name: str, at: int, layer: Any) -> None:
         if (name == "leaky_relu" and layer is not None and layer.negative_slope != 0.01) or (
             name == "softplus" and layer is not None and (layer.beta, layer.threshold) != (1, 20)
         ):
-            raise Untranslatable(f"{name} with arguments")
-        self._write(node, Pointwise(self.forms[at], *SLOPES[name]), at)
+            raise UnsupportedModel(f"{name} with arguments")
+        self._add_step(node, Activation(self.map_shapes[at], *ACTIVATIONS[name]), at)
 
     def _mean(self, node: fx.Node) -> None:
-        at = self._of(node.args[0])
-        form, axes = self.forms[at], node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+        at = self._value_of(node.args[0])
+        map_shape, axes = (
+            self.map_shapes[at],
+            node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None),
+        )
         if not isinstance(axes, tuple | list) or sorted(a % 4 for a in axes) != [2, 3]:
-            raise Untranslatable("a mean over other than the map")
-        size = (form.height, form.width)
-        out = Form(1, 1, form.channels, form.pitch)
-        self._write(node, MeanPool(out, Window(form, size, size, (0, 0))), at)
+            raise UnsupportedModel("a mean over other than the map")
+        size = (map_shape.height, map_shape.width)
+        out = MapShape(1, 1, map_shape.channels, map_shape.pitch)
+        self._add_step(node, MeanPool(out, Window(map_shape, size, size, (0, 0))), at)
 
     def _pool(self, node: fx.Node, layer: Any, at: int) -> None:
-        form = self.forms[at]
+        map_shape = self.map_shapes[at]
         if isinstance(layer, nn.AdaptiveAvgPool2d):
-            height, width = pair(layer.output_size)
-            if form.height % height or form.width % width:
-                raise Untranslatable("adaptive pooling by unequal windows")
-            kernel = stride = (form.height // height, form.width // width)
+            height, width = as_pair(layer.output_size)
+            if map_shape.height % height or map_shape.width % width:
+                raise UnsupportedModel("adaptive pooling by unequal windows")
+            kernel = stride = (map_shape.height // height, map_shape.width // width)
             padding = (0, 0)
         else:
-            kernel, stride, padding = pair(layer.kernel_size), pair(layer.stride), pair(layer.padding)
+            kernel, stride, padding = (
+                as_pair(layer.kernel_size),
+                as_pair(layer.stride),
+                as_pair(layer.padding),
+            )
             if layer.ceil_mode or getattr(layer, "dilation", 1) not in (1, (1, 1)):
-                raise Untranslatable("pooling with ceil_mode or dilation")
-        window = Window(form, kernel, stride, padding)
-        out = Form(*window.out, form.channels, form.pitch)
+                raise UnsupportedModel("pooling with ceil_mode or dilation")
+        window = Window(map_shape, kernel, stride, padding)
+        out = MapShape(*window.out, map_shape.channels, map_shape.pitch)
         if isinstance(layer, nn.MaxPool2d):
             if layer.return_indices:
-                raise Untranslatable("pooling that returns indices")
-            self._write(node, MaxPool(out, window), at)
+                raise UnsupportedModel("pooling that returns indices")
+            self._add_step(node, MaxPool(out, window), at)
             return
         if kernel != stride or padding != (0, 0) or getattr(layer, "divisor_override", None):
-            raise Untranslatable("average pooling by windows that overlap or are padded")
-        self._write(node, MeanPool(out, window), at)
+            raise UnsupportedModel("average pooling by windows that overlap or are padded")
+        self._add_step(node, MeanPool(out, window), at)
 
 
-def fuse(steps: list[Step]) -> list[Step]:
+def fuse_steps(steps: list[Step]) -> list[Step]:
     """Join what runs over the same values: a residual to its BatchNorm, ReLU to its neighbour."""
     for n, step in enumerate(steps):
         if isinstance(step.layer, Add):
             for mine, other in (step.inputs, step.inputs[::-1]):
-                source = _maker(steps[:n], mine)
-                if source is not None and isinstance(source.layer, Norm) and _readers(steps, mine) == 1:
+                source = _producer(steps[:n], mine)
+                if (
+                    source is not None
+                    and isinstance(source.layer, BatchNorm)
+                    and _consumer_count(steps, mine) == 1
+                ):
                     joined = Step(source.layer, (source.inputs[0], other), step.output)
-                    return fuse([s for s in steps[:n] if s is not source] + [joined] + steps[n + 1 :])
-        if isinstance(step.layer, MaxPool) and _readers(steps, step.inputs[0]) == 1:
-            source = _maker(steps[:n], step.inputs[0])
-            pooled = _pooled(source.layer, step.layer) if source is not None else None
+                    return fuse_steps([s for s in steps[:n] if s is not source] + [joined] + steps[n + 1 :])
+        if isinstance(step.layer, MaxPool) and _consumer_count(steps, step.inputs[0]) == 1:
+            source = _producer(steps[:n], step.inputs[0])
+            pooled = _with_pooling(source.layer, step.layer) if source is not None else None
             if source is not None and pooled is not None:
                 joined = Step(pooled, source.inputs, step.output)
-                return fuse([joined if s is source else s for s in steps if s is not step])
-        if isinstance(step.layer, Pointwise) and step.layer.function is torch.relu:
+                return fuse_steps([joined if s is source else s for s in steps if s is not step])
+        if isinstance(step.layer, Activation) and step.layer.function is torch.relu:
             mine = step.inputs[0]
             after = [s for s in steps if step.output in s.inputs]
             if len(after) == 1 and isinstance(after[0].layer, MaxPool) and not after[0].layer.relu:
                 later = replace(after[0], layer=replace(after[0].layer, relu=True), inputs=(mine,))
-                return fuse([later if s is after[0] else s for s in steps if s is not step])
-            source = _maker(steps[:n], mine)
+                return fuse_steps([later if s is after[0] else s for s in steps if s is not step])
+            source = _producer(steps[:n], mine)
             if (
                 source is not None
-                and isinstance(source.layer, Norm | Product | Convolution)
-                and _readers(steps, mine) == 1
+                and isinstance(source.layer, BatchNorm | MatMul | ImplicitConv)
+                and _consumer_count(steps, mine) == 1
                 and not source.layer.relu
             ):
                 joined = Step(replace(source.layer, relu=True), source.inputs, step.output)
-                return fuse([joined if s is source else s for s in steps if s is not step])
+                return fuse_steps([joined if s is source else s for s in steps if s is not step])
     return steps
 
 
-def _pooled(made: Layer, pool: MaxPool) -> Convolution | None:
+def _with_pooling(made: Layer, pool: MaxPool) -> ImplicitConv | None:
     """Let a convolution take its pooling along, where windows tile the map by a power of two."""
-    if not isinstance(made, Convolution) or made.plan.pool > 1 or made.relu:
+    if not isinstance(made, ImplicitConv) or made.geometry.pool > 1 or made.relu:
         return None
     window, side = pool.window, pool.window.kernel[0]
     tiles = window.kernel == window.stride == (side, side) and window.padding == (0, 0)
-    if not tiles or side not in (2, 4) or made.form.pitch * window.taps > MOST_OUTPUTS:
+    if not tiles or side not in (2, 4) or made.map_shape.pitch * window.taps > MAX_FUSED_OUTPUTS:
         return None
-    return replace(made, form=pool.form, plan=Slide(made.plan.window, side), relu=pool.relu)
+    return replace(
+        made, map_shape=pool.map_shape, geometry=ConvPool(made.geometry.window, side), relu=pool.relu
+    )
 
 
-def _maker(steps: list[Step], value: int) -> Step | None:
+def _producer(steps: list[Step], value: int) -> Step | None:
     return next((s for s in steps if s.output == value), None)
 
 
-def _readers(steps: list[Step], value: int) -> int:
+def _consumer_count(steps: list[Step], value: int) -> int:
     return sum(s.inputs.count(value) for s in steps)
 
 
@@ -282,115 +312,131 @@ Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Program:
+class StackedNetwork:
     """A translated network."""
 
     steps: list[Step]
-    weights: Layout
-    stats: Layout
-    images: Form
+    weights: WeightLayout
+    stats: WeightLayout
+    images: MapShape
     classes: int
 
     @property
-    def gathers(self) -> bool:
+    def reads_bytes(self) -> bool:
         """Tell whether the first layer reads bytes by itself, so that no images need to be laid out."""
         firsts = [step.layer for step in self.steps if 0 in step.inputs]
         return all(
-            isinstance(layer, Convolution) or (isinstance(layer, Product) and layer.lower == "patches")
+            isinstance(layer, ImplicitConv) or (isinstance(layer, MatMul) and layer.lowering == "im2col")
             for layer in firsts
         )
 
-    def floats(self, plain: bool = True) -> int:
+    def numbers_per_image(self, plain: bool = True) -> int:
         """Estimate how many numbers one image takes in a training step: values, their gradients, patches.
 
         plain: torch's own primitives lay patches out for every convolution.
         """
-        total = self.images.floats
+        total = self.images.numel
         for step in self.steps:
-            layer, out = step.layer, step.layer.form.floats
+            layer, out = step.layer, step.layer.map_shape.numel
             total += 3 * out  # a value, its gradient and something in between
-            if isinstance(layer, Product) and layer.lower == "patches":
-                total += layer.form.pixels * layer.columns * (1 if layer.first else 2)
-            if isinstance(layer, Convolution) and plain:
-                height, width = layer.plan.window.out
-                total += height * width * (layer.columns * (1 if layer.first else 2) + 3 * layer.form.pitch)
+            if isinstance(layer, MatMul) and layer.lowering == "im2col":
+                total += layer.map_shape.pixels * layer.columns * (1 if layer.reads_images else 2)
+            if isinstance(layer, ImplicitConv) and plain:
+                height, width = layer.geometry.window.out
+                total += (
+                    height
+                    * width
+                    * (layer.columns * (1 if layer.reads_images else 2) + 3 * layer.map_shape.pitch)
+                )
         return total
 
-    def logits(self, run: Pass, data: Tensor, index: Tensor) -> Tensor:
+    def logits(self, ctx: Pass, data: Tensor, index: Tensor) -> Tensor:
         """Map samples index [M b] of data, bytes [n H W Ch], to logits [M b classes]."""
-        return self.values(run, data, index)[:, :, 0, 0, : self.classes]
+        return self.values(ctx, data, index)[:, :, 0, 0, : self.classes]
 
-    def values(self, run: Pass, data: Tensor, index: Tensor) -> Tensor:
+    def values(self, ctx: Pass, data: Tensor, index: Tensor) -> Tensor:
         """Give logits as a map [M b 1 1 pitch]."""
-        run.data = (data, index)
+        ctx.data = (data, index)
         images = None
-        if not self.gathers:
-            images = run.do.images(data, index, self.images.pitch, run.weights.dtype)
-        return forward(self.steps, run, images)
+        if not self.reads_bytes:
+            images = ctx.ops.load_images(data, index, self.images.pitch, ctx.weights.dtype)
+        return forward(self.steps, ctx, images)
 
-    def gradient(self, run: Pass, data: Tensor, labels: Tensor, index: Tensor) -> None:
+    def gradient(self, ctx: Pass, data: Tensor, labels: Tensor, index: Tensor) -> None:
         """Write the gradient of every client's mean loss over its real samples into run.grads."""
-        assert run.count is not None
-        logits = self.values(run, data, index)
-        backward(self.steps, run, run.do.slope(logits, labels, index, run.count, self.classes))
+        assert ctx.count is not None
+        logits = self.values(ctx, data, index)
+        backward(self.steps, ctx, ctx.ops.loss_gradient(logits, labels, index, ctx.count, self.classes))
 
 
 def translate(
-    module: nn.Module, shape: Shape, align: int = 1, trim: bool = True, sliding: Sliding = "small"
-) -> Program:
+    module: nn.Module,
+    shape: Shape,
+    align: int = 1,
+    drop_unused: bool = True,
+    implicit_convs: ImplicitConvs = "small",
+) -> StackedNetwork:
     """Write a network as stacked layers, or raise `Untranslatable`.
 
     `align`: round channels up to a multiple. `trim`: leave out weights that no image meets. `sliding`: which
     convolutions are done without laying out patches.
     """
-    found = Translator(module, shape, align, trim, sliding)
+    found = Translator(module, shape, align, drop_unused, implicit_convs)
     if found.builder.weights.total > found.builder.weights.trained:  # now it is known where frozen ones begin
-        found = Translator(module, shape, align, trim, sliding, found.builder.weights.trained)
-    last = found.forms[-1]
+        found = Translator(module, shape, align, drop_unused, implicit_convs, found.builder.weights.trained)
+    last = found.map_shapes[-1]
     if last.pixels != 1 or not found.steps:
-        raise Untranslatable("an output that is a map")
-    return Program(
-        fuse(found.steps), found.builder.weights, found.builder.stats, found.forms[0], last.channels
+        raise UnsupportedModel("an output that is a map")
+    return StackedNetwork(
+        fuse_steps(found.steps),
+        found.builder.weights,
+        found.builder.stats,
+        found.map_shapes[0],
+        last.channels,
     )
 
 
-def stacked_program(
+def stack_network(
     module: nn.Module,
     shape: Shape,
     align: int = 1,
-    trim: bool = True,
+    drop_unused: bool = True,
     device: str = "cpu",
-    sliding: Sliding = "small",
-) -> Program | None:
+    implicit_convs: ImplicitConvs = "small",
+) -> StackedNetwork | None:
     """Translate a network if that can be done and gives its numbers, tried on the device."""
     try:
-        program = translate(module, shape, align, trim, sliding)
-        return program if agrees(program, copy.deepcopy(module).to(device).double().train(), shape) else None
+        network = translate(module, shape, align, drop_unused, implicit_convs)
+        return (
+            network
+            if matches_module(network, copy.deepcopy(module).to(device).double().train(), shape)
+            else None
+        )
     except Exception:  # a user's own code can fail in any way
         return None
 
 
-def agrees(program: Program, module: nn.Module, shape: Shape) -> bool:
+def matches_module(network: StackedNetwork, module: nn.Module, shape: Shape) -> bool:
     """Try two models on batches that are not full: the same gradients and statistics as the module's own."""
     generator = torch.Generator().manual_seed(0)
     params, buffers = read_module(module)
     device = params.device
     data = torch.randint(0, 256, (8, *shape), generator=generator, dtype=torch.uint8).to(device)
-    labels = torch.randint(0, program.classes, (8,), generator=generator).to(device)
+    labels = torch.randint(0, network.classes, (8,), generator=generator).to(device)
     rows, stats = torch.stack([params, params * 0.9]), torch.stack([buffers, buffers])
-    packed = [rows.new_zeros(2, each.total) for each in (program.weights, program.stats)]
-    program.weights.pack(rows, packed[0])
-    program.stats.pack(stats, packed[1])
+    packed = [rows.new_zeros(2, each.total) for each in (network.weights, network.stats)]
+    network.weights.pack(rows, packed[0])
+    network.stats.pack(stats, packed[1])
     index = torch.tensor([[0, 1, 2, 0], [4, 5, 6, 7]], device=device)
     count = torch.tensor([3, 4], device=device)
-    grads = rows.new_zeros(2, program.weights.trained)
-    run = Pass(Plain(), packed[0], packed[0], packed[1], count, grads)
-    program.gradient(run, data.permute(0, 2, 3, 1).contiguous(), labels, index)
+    grads = rows.new_zeros(2, network.weights.trained)
+    ctx = Pass(TorchOps(), packed[0], packed[0], packed[1], count, grads)
+    network.gradient(ctx, data.permute(0, 2, 3, 1).contiguous(), labels, index)
     after, found = stats.clone(), torch.zeros_like(rows)
-    program.stats.unpack(packed[1], after)
+    network.stats.unpack(packed[1], after)
     wide = torch.zeros_like(packed[0])
-    wide[:, : program.weights.trained] = grads
-    program.weights.unpack(wide, found)
+    wide[:, : network.weights.trained] = grads
+    network.weights.unpack(wide, found)
     for i in range(2):
         write_module(module, rows[i], stats[i])
         module.zero_grad()

@@ -10,8 +10,8 @@ import triton
 from torch import Tensor
 
 from flameche.training.kernels import triton_conv_kernels as kernels
-from flameche.training.kernels.conv_geometry import Slide, up
-from flameche.training.kernels.torch_ops import Slid, Source
+from flameche.training.kernels.conv_geometry import ConvPool, round_up
+from flameche.training.kernels.torch_ops import SavedConv, Source
 
 PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
 
@@ -33,10 +33,10 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Shape:
+class KernelShape:
     """The sizes that the kernels are compiled for."""
 
-    slide: Slide
+    geometry: ConvPool
     outputs: int  # pitch of what comes out
     bytes: bool  # whether images are read, as bytes
     width: int  # bytes of a number
@@ -44,59 +44,59 @@ class Shape:
     @property
     def pitch(self) -> int:
         """Channels of a place, as they lie in memory."""
-        return self.slide.window.form.pitch
+        return self.geometry.window.map_shape.pitch
 
     @property
     def each(self) -> int:
         """Outputs, rounded up to a power of two; with the pooling window's places at least 16 of them."""
-        return max(int(triton.next_power_of_2(self.outputs)), 16 // self.slide.pool**2)
+        return max(int(triton.next_power_of_2(self.outputs)), 16 // self.geometry.pool**2)
 
     @property
     def wide(self) -> int:
         """Outputs of all places of the pooling window."""
-        return self.each * self.slide.pool**2
+        return self.each * self.geometry.pool**2
 
     @property
     def depth(self) -> int:
         """Values that the wider window sees."""
-        return self.slide.kernel[0] * self.slide.kernel[1] * self.pitch
+        return self.geometry.kernel[0] * self.geometry.kernel[1] * self.pitch
 
     @property
     def block(self) -> int:
         """Numbers of the block of the map that a window moves on by."""
-        return self.slide.stride[0] * self.slide.stride[1] * self.pitch
+        return self.geometry.stride[0] * self.geometry.stride[1] * self.pitch
 
     @property
     def used(self) -> int:
         """Rows of the weights without the bias."""
-        return self.slide.window.taps * self.pitch
+        return self.geometry.window.taps * self.pitch
 
     def map(self) -> dict[str, int]:
         """Name the sizes of the sliding."""
-        form, slide = self.slide.window.form, self.slide
+        map_shape, conv = self.geometry.window.map_shape, self.geometry
         return {
-            "H": form.height, "W": form.width, "P": self.pitch, "KY": slide.kernel[0], "KX": slide.kernel[1],
-            "SY": slide.stride[0], "SX": slide.stride[1], "PH": slide.window.padding[0],
-            "PW": slide.window.padding[1], "HP": slide.out[0], "WP": slide.out[1], "N": self.outputs,
+            "H": map_shape.height, "W": map_shape.width, "P": self.pitch, "KY": conv.kernel[0],
+            "KX": conv.kernel[1], "SY": conv.stride[0], "SX": conv.stride[1], "PH": conv.window.padding[0],
+            "PW": conv.window.padding[1], "HP": conv.out[0], "WP": conv.out[1], "N": self.outputs,
             "BN": self.each, "J": self.wide,
         }  # fmt: skip
 
     def weights(self, columns: int) -> dict[str, int]:
         """Name the sizes that join weights and wide weights."""
-        window, named = self.slide.window, self.map()
+        window, named = self.geometry.window, self.map()
         same = {key: named[key] for key in ("P", "KY", "KX", "N", "BN", "J")}
         sizes = dict(zip(("KH", "KW", "SH", "SW"), (*window.kernel, *window.stride), strict=True))
-        return {**same, **sizes, "POOL": self.slide.pool, "COLUMNS": columns}
+        return {**same, **sizes, "POOL": self.geometry.pool, "COLUMNS": columns}
 
     def tile(self, kernel: str) -> Tile:
         """Choose a program's tile: the fastest of those tried on an H200 (results/gpu-train.md)."""
-        across, half, pooled = min(self.wide, 64), self.width == 2, self.slide.pool > 1
-        if kernel == "slide":
+        across, half, pooled = min(self.wide, 64), self.width == 2, self.geometry.pool > 1
+        if kernel == "forward":
             wide = self.wide if pooled else min(self.wide, 128)  # places of a pooling window go together
             if self.bytes:
                 return Tile(128, 16, wide) if self.depth < 64 else Tile(64, 64, wide, stages=2)
             return Tile(128, 64 if half else 32, wide)
-        if kernel == "weigh":
+        if kernel == "weight":
             if self.bytes and pooled and half:
                 return Tile(64, 64, across, warps=8)
             return Tile(64 if pooled and not self.bytes else 32, 64, across)
@@ -104,75 +104,81 @@ class Shape:
         return Tile(128 if half and not pooled else 64, min(64, block), across)
 
 
-class Slides:
+class ConvKernels:
     """Convolutions and their ways back; `tried` has tiles in place of the chosen ones, for experiments."""
 
     def __init__(self) -> None:
-        self.tried: dict[tuple[str, Shape], Tile] = {}
+        self.overrides: dict[tuple[str, KernelShape], Tile] = {}
 
-    def _tile(self, kernel: str, shape: Shape) -> Tile:
-        return self.tried.get((kernel, shape)) or shape.tile(kernel)
+    def _tile(self, kernel: str, shape: KernelShape) -> Tile:
+        return self.overrides.get((kernel, shape)) or shape.tile(kernel)
 
-    def ahead(self, source: Source, weights: Tensor, plan: Slide, bias: bool, relu: bool, keep: bool) -> Slid:
+    def forward(
+        self, source: Source, weights: Tensor, geometry: ConvPool, bias: bool, relu: bool, keep: bool
+    ) -> SavedConv:
         """Convolve and pool; weights [M columns N], the bias below what the window sees."""
         clients, outputs = len(weights), weights.shape[2]
-        shape = Shape(plan, outputs, isinstance(source, tuple), weights.element_size())
-        tile = self._tile("slide", shape)
-        columns = up(shape.depth, tile.depth)
+        shape = KernelShape(geometry, outputs, isinstance(source, tuple), weights.element_size())
+        tile = self._tile("forward", shape)
+        columns = round_up(shape.depth, tile.depth)
         wide = weights.new_empty(clients, columns, shape.wide)
         turned = weights.new_empty(clients, shape.wide, columns)
-        kernels.widen_kernel[(triton.cdiv(columns, 32), clients)](
+        kernels.expand_weights_kernel[(triton.cdiv(columns, 32), clients)](
             weights, wide, turned, weights.stride(0), **shape.weights(columns), BK=32
         )
         values, index, images = _apart(source)
-        rows = images * plan.out[0] * plan.out[1]
-        out = weights.new_empty(clients, images, *plan.out, outputs)
+        rows = images * geometry.out[0] * geometry.out[1]
+        out = weights.new_empty(clients, images, *geometry.out, outputs)
         where = torch.empty_like(out, dtype=torch.uint8) if keep else None
         below = weights[:, shape.used :] if bias else weights
-        kernels.slide_kernel[(triton.cdiv(rows, tile.rows), shape.wide // tile.across, clients)](
+        kernels.conv_pool_kernel[(triton.cdiv(rows, tile.rows), shape.wide // tile.across, clients)](
             values, index, turned, below, out, out if where is None else where, rows, images,
-            weights.stride(0), **shape.map(), COLUMNS=columns, SUBS=plan.pool**2, BIAS=bias, RELU=relu,
+            weights.stride(0), **shape.map(), COLUMNS=columns, SUBS=geometry.pool**2, BIAS=bias, RELU=relu,
             KEEP=keep, BYTES=shape.bytes, ROUND=_rounding(), BR=tile.rows, BK=tile.depth, BJ=tile.across,
             **tile.how,
         )  # fmt: skip
-        return Slid(source, out, where, wide=wide)
+        return SavedConv(source, out, where, wide=wide)
 
-    def weigh(self, grad: Tensor, saved: Slid, plan: Slide, masked: bool, bias: bool, out: Tensor) -> None:
+    def weight_gradient(
+        self, grad: Tensor, saved: SavedConv, geometry: ConvPool, masked: bool, bias: bool, out: Tensor
+    ) -> None:
         """Write the weights' gradient, and the bias's below, into out [M columns N]."""
-        shape, where = _shape(grad, saved, plan)
+        shape, where = _shape(grad, saved, geometry)
         values, index, images = _apart(saved.source)
-        clients, rows = len(grad), images * plan.out[0] * plan.out[1]
-        tile = self._tile("weigh", shape)
-        columns = up(shape.depth + bias, tile.depth)
+        clients, rows = len(grad), images * geometry.out[0] * geometry.out[1]
+        tile = self._tile("weight", shape)
+        columns = round_up(shape.depth + bias, tile.depth)
         blocks = columns // tile.depth * (shape.wide // tile.across)
         count = max(1, min(triton.cdiv(rows, tile.rows), PROGRAMS // (blocks * clients)))
-        per = up(triton.cdiv(rows, count), tile.rows)
+        per = round_up(triton.cdiv(rows, count), tile.rows)
         count = triton.cdiv(rows, per)
         parts = torch.empty(clients, count, columns, shape.wide, dtype=torch.float32, device=grad.device)
-        kernels.weigh_kernel[(blocks, count, clients)](
+        kernels.conv_weight_gradient_kernel[(blocks, count, clients)](
             values, index, grad, where, parts, rows, images, per, **shape.map(), COLUMNS=columns,
             MASKED=masked, BYTES=shape.bytes, ROUND=_rounding(), BR=tile.rows, BK=tile.depth, BJ=tile.across,
             **tile.how,
         )  # fmt: skip
         used = (shape.used + bias) * shape.outputs
-        kernels.gather_kernel[(triton.cdiv(used, 128), clients)](
+        kernels.sum_weight_gradient_kernel[(triton.cdiv(used, 128), clients)](
             parts, out, out.stride(0), count, used, **shape.weights(columns), BLOCK=128
         )
 
-    def back(self, grad: Tensor, saved: Slid, plan: Slide, masked: bool, into: Tensor | None) -> Tensor:
+    def input_gradient(
+        self, grad: Tensor, saved: SavedConv, geometry: ConvPool, masked: bool, into: Tensor | None
+    ) -> Tensor:
         """Give the map's gradient, on top of `into` where given."""
         assert saved.wide is not None
-        shape, where = _shape(grad, saved, plan)
-        form, (sy, sx), (ph, pw) = plan.window.form, plan.stride, plan.window.padding
+        shape, where = _shape(grad, saved, geometry)
+        map_shape, (sy, sx), (ph, pw) = geometry.window.map_shape, geometry.stride, geometry.window.padding
         clients, images = grad.shape[:2]
-        high, wide = triton.cdiv(form.height + ph, sy), triton.cdiv(form.width + pw, sx)
+        high, wide = triton.cdiv(map_shape.height + ph, sy), triton.cdiv(map_shape.width + pw, sx)
         rows = images * high * wide
         out = into
         if out is None:
-            out = grad.new_empty(clients, images, form.height, form.width, form.pitch)
-        tile = self._tile("back", shape)
+            out = grad.new_empty(clients, images, map_shape.height, map_shape.width, map_shape.pitch)
+        tile = self._tile("input", shape)
         grid = (triton.cdiv(rows, tile.rows), triton.cdiv(shape.block, tile.depth), clients)
-        kernels.slide_back_kernel[grid](
+        kernels.conv_input_gradient_kernel[grid](
             grad, where, saved.wide, out, out, rows, images, saved.wide.stride(0), **shape.map(), HB=high,
             WB=wide, MASKED=masked, ADD=into is not None, ROUND=_rounding(), BR=tile.rows, BQ=tile.depth,
             BJ=tile.across, **tile.how,
@@ -180,8 +186,8 @@ class Slides:
         return out
 
 
-def _shape(grad: Tensor, saved: Slid, plan: Slide) -> tuple[Shape, Tensor]:
-    shape = Shape(plan, grad.shape[-1], isinstance(saved.source, tuple), grad.element_size())
+def _shape(grad: Tensor, saved: SavedConv, geometry: ConvPool) -> tuple[KernelShape, Tensor]:
+    shape = KernelShape(geometry, grad.shape[-1], isinstance(saved.source, tuple), grad.element_size())
     return shape, grad if saved.where is None else saved.where
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _seen(
+def _window_values(
     source, index, m, r, k, rows, images,
     H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
     SY: tl.constexpr, SX: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, HP: tl.constexpr,
@@ -41,7 +41,7 @@ def _seen(
 
 
 @triton.jit
-def _pulled(
+def _routed_gradient(
     grad, where, row, met, j, N: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
     """Load the gradient of every place of the pooling window [r j]: the largest has it, others have none."""
@@ -56,7 +56,7 @@ def _pulled(
 
 
 @triton.jit
-def _finished(total, real):
+def _wait_for_dot(total, real):
     """Read a sum before its next part is made ready, so that its product has ended by then.
 
     Triton lets a product run on into the next turn. If its left side lies in registers, assemblers before
@@ -67,7 +67,7 @@ def _finished(total, real):
 
 
 @triton.jit
-def widen_kernel(
+def expand_weights_kernel(
     weights, wide, turned, stride,
     P: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     KY: tl.constexpr, KX: tl.constexpr, POOL: tl.constexpr, N: tl.constexpr, BN: tl.constexpr,
@@ -89,7 +89,7 @@ def widen_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "images"])
-def slide_kernel(
+def conv_pool_kernel(
     source, index, turned, bias, out, where, rows, images, stride,
     H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
     SY: tl.constexpr, SX: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, HP: tl.constexpr,
@@ -104,11 +104,13 @@ def slide_kernel(
     total = tl.zeros((BR, BJ), tl.float32)
     for start in range(0, COLUMNS, BK):
         k = start + tl.arange(0, BK)
-        seen = _seen(source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES)
+        seen = _window_values(
+            source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES
+        )
         weights = tl.load(turned + (m * J + j)[:, None] * COLUMNS + k[None, :])
         total = tl.dot(seen.to(weights.dtype), tl.trans(weights), total, input_precision=ROUND)
         if BYTES:
-            total = _finished(total, r < rows)
+            total = _wait_for_dot(total, r < rows)
     if SUBS == 1:
         best, n = total, j
         found = tl.zeros((BR, BJ), tl.int32)
@@ -128,7 +130,7 @@ def slide_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "images", "per"])
-def weigh_kernel(
+def conv_weight_gradient_kernel(
     source, index, grad, where, parts, rows, images, per,
     H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
     SY: tl.constexpr, SX: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, HP: tl.constexpr,
@@ -148,17 +150,19 @@ def weigh_kernel(
     stop = tl.minimum(part * per + per, rows)
     for start in range(part * per, stop, BR):
         r = start + tl.arange(0, BR)
-        value = _pulled(grad, where, m * rows + r, r < rows, j, N, BN, MASKED)
-        seen = _seen(source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES)
+        value = _routed_gradient(grad, where, m * rows + r, r < rows, j, N, BN, MASKED)
+        seen = _window_values(
+            source, index, m, r, k, rows, images, H, W, P, KY, KX, SY, SX, PH, PW, HP, WP, BYTES
+        )
         seen = seen.to(value.dtype) + (k == KY * KX * P).to(value.dtype)[None, :]
         total = tl.dot(tl.trans(seen), value, total, input_precision=ROUND)
-        total = _finished(total, k < COLUMNS)
+        total = _wait_for_dot(total, k < COLUMNS)
     at = ((m * tl.num_programs(1) + part) * COLUMNS + k)[:, None] * J + j[None, :]
     tl.store(parts + at, total, mask=(k < COLUMNS)[:, None])
 
 
 @triton.jit(do_not_specialize=["count", "used"])
-def gather_kernel(
+def sum_weight_gradient_kernel(
     parts, out, stride, count, used,
     P: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     KY: tl.constexpr, KX: tl.constexpr, POOL: tl.constexpr, N: tl.constexpr, BN: tl.constexpr,
@@ -180,7 +184,7 @@ def gather_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "images"])
-def slide_back_kernel(
+def conv_input_gradient_kernel(
     grad, where, wide, into, out, rows, images, stride,
     H: tl.constexpr, W: tl.constexpr, P: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
     SY: tl.constexpr, SX: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, HP: tl.constexpr,
@@ -203,13 +207,15 @@ def slide_back_kernel(
         j = turn % (J // BJ) * BJ + tl.arange(0, BJ)
         py, px = i - d // DX, l - d % DX
         met = (r < rows) & (py >= 0) & (py < HP) & (px >= 0) & (px < WP)
-        value = _pulled(grad, where, (m * images + image) * (HP * WP) + py * WP + px, met, j, N, BN, MASKED)
+        value = _routed_gradient(
+            grad, where, (m * images + image) * (HP * WP) + py * WP + px, met, j, N, BN, MASKED
+        )
         ky, kx = a + SY * (d // DX), b + SX * (d % DX)
         inside = (a < SY) & (ky < KY) & (kx < KX)
         at = ((ky * KX + kx) * P + c)[:, None] * J + j[None, :]
         weights = tl.load(wide + m * stride + at, mask=inside[:, None], other=0.0)
         total = tl.dot(value.to(weights.dtype), tl.trans(weights), total, input_precision=ROUND)
-        total = _finished(total, r < rows)
+        total = _wait_for_dot(total, r < rows)
     y, x = (i * SY - PH)[:, None] + a[None, :], (l * SX - PW)[:, None] + b[None, :]
     here = (r < rows)[:, None] & (a < SY)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
     at = ((m * images + image) * (H * W))[:, None] * P + (y * W + x) * P + c[None, :]

@@ -145,7 +145,7 @@ def norm_sums_end_kernel(
 
 
 @triton.jit
-def norm_back_kernel(
+def batch_norm_backward_kernel(
     grad, x, mean, scale, weight, sums, count, out, weight_stride, R, places,
     P, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -171,7 +171,7 @@ def norm_back_kernel(
 
 
 @triton.jit
-def slope_kernel(
+def loss_gradient_kernel(
     logits, labels, index, count, out, batch, classes, pitch, BR: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of each client's mean cross-entropy over its real samples by logits [M b pitch]."""
@@ -192,7 +192,7 @@ def slope_kernel(
 
 
 @triton.jit
-def activate_kernel(
+def bias_relu_kernel(
     y, bias, R, stride, P, BIAS: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
     """Add a bias and apply ReLU, in place."""
@@ -210,7 +210,7 @@ def activate_kernel(
 
 
 @triton.jit
-def activate_back_kernel(
+def bias_relu_backward_kernel(
     grad, y, out, R, stride, P, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
     """Stop gradients where nothing came through, in place, and sum them up per channel."""
@@ -230,7 +230,7 @@ def activate_back_kernel(
 
 
 @triton.jit
-def relu_back_kernel(grad, y, total, BLOCK: tl.constexpr):
+def relu_backward_kernel(grad, y, total, BLOCK: tl.constexpr):
     """Stop gradients where nothing came through, in place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < total
@@ -270,7 +270,7 @@ def adam_kernel(
 
 
 @triton.jit
-def image_patches_kernel(
+def im2col_images_kernel(
     data, index, out, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, C: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
     SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -296,7 +296,7 @@ def image_patches_kernel(
 
 
 @triton.jit
-def patches_kernel(
+def im2col_kernel(
     data, out, rows, H, W, HO, WO, P, C, KH, KW, SH, SW, PH, PW,
     COLUMNS: tl.constexpr, ONES: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -318,7 +318,7 @@ def patches_kernel(
 
 
 @triton.jit
-def fold_kernel(
+def col2im_kernel(
     patches, into, out, rows, columns, H, W, HO, WO, P, C, SH, SW, PH, PW,
     KH: tl.constexpr, KW: tl.constexpr, ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -343,7 +343,7 @@ def fold_kernel(
 
 
 @triton.jit
-def pool_kernel(
+def max_pool_kernel(
     data, out, where, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
@@ -372,7 +372,7 @@ def pool_kernel(
 
 
 @triton.jit
-def pool_back_kernel(
+def max_pool_backward_kernel(
     grad, where, out, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
     P: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
@@ -398,7 +398,7 @@ def pool_back_kernel(
 
 
 @triton.jit
-def spread_kernel(
+def expand_taps_kernel(
     weights, table, out, stride, C, N, PLACES, OUTS, BC: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """Copy taps [T C N] of each client to where they join a small map's places: out [M PLACES C OUTS N]."""
@@ -415,7 +415,7 @@ def spread_kernel(
 
 
 @triton.jit
-def collect_kernel(
+def collect_taps_kernel(
     wide, pairs, out, stride, C, N, PLACES, OUTS, LONG: tl.constexpr, BC: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """Add up each tap's parts of the matrices that `spread_kernel` wrote; pairs [T LONG], -1 for none."""

@@ -9,34 +9,43 @@ import triton
 from torch import Tensor
 
 from flameche.training.kernels import triton_kernels as kernels
-from flameche.training.kernels.conv_geometry import Slide, Window
-from flameche.training.kernels.torch_ops import BETA1, BETA2, EPS, Normed, Plain, Slid, Source, Table
-from flameche.training.kernels.triton_conv import Slides
+from flameche.training.kernels.conv_geometry import ConvPool, Window
+from flameche.training.kernels.torch_ops import (
+    BETA1,
+    BETA2,
+    EPS,
+    SavedConv,
+    SavedNorm,
+    Source,
+    Table,
+    TorchOps,
+)
+from flameche.training.kernels.triton_conv import ConvKernels
 
 TILE = 4096  # values of a program
 PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
 STEPS = 2**14  # of Adam whose corrections are tabled; beyond, they are one in float32
 
 
-class Fast(Plain):
+class TritonOps(TorchOps):
     """The primitives on CUDA, in float32 and bfloat16."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slides = Slides()
+        self.conv_kernels = ConvKernels()
         self._sizes: dict[tuple[float, torch.device], Tensor] = {}
 
-    def image_patches(
-        self, data: Tensor, index: Tensor, window: Window, columns: int, ones: bool, dtype: torch.dtype
+    def im2col_images(
+        self, data: Tensor, index: Tensor, window: Window, columns: int, append_one: bool, dtype: torch.dtype
     ) -> Tensor:
         """Gather bytes and lay out their patches in one pass."""
         return self._patches(
-            kernels.image_patches_kernel, (data, index), index.shape, window, columns, ones, dtype
+            kernels.im2col_images_kernel, (data, index), index.shape, window, columns, append_one, dtype
         )
 
-    def patches(self, x: Tensor, window: Window, columns: int, ones: bool) -> Tensor:
+    def im2col(self, x: Tensor, window: Window, columns: int, append_one: bool) -> Tensor:
         """Lay out what each window sees."""
-        return self._patches(kernels.patches_kernel, (x,), x.shape[:2], window, columns, ones, x.dtype)
+        return self._patches(kernels.im2col_kernel, (x,), x.shape[:2], window, columns, append_one, x.dtype)
 
     def _patches(
         self,
@@ -45,7 +54,7 @@ class Fast(Plain):
         shape: Any,
         window: Window,
         columns: int,
-        ones: bool,
+        append_one: bool,
         dtype: torch.dtype,
     ) -> Tensor:
         height, width = window.out
@@ -55,40 +64,40 @@ class Fast(Plain):
         block = 64 if columns % 64 == 0 else min(32, triton.next_power_of_2(columns))
         tall = TILE // block
         kernel[(triton.cdiv(count, tall), triton.cdiv(columns, block))](
-            *sources, out, count, *_sizes(window), window.form.channels, *window.kernel, *window.stride,
-            *window.padding, COLUMNS=columns, ONES=ones, BR=tall, BK=block,
+            *sources, out, count, *_sizes(window), window.map_shape.channels, *window.kernel, *window.stride,
+            *window.padding, COLUMNS=columns, ONES=append_one, BR=tall, BK=block,
         )  # fmt: skip
         return out
 
-    def fold(self, patches: Tensor, window: Window, into: Tensor | None) -> Tensor:
+    def col2im(self, patches: Tensor, window: Window, into: Tensor | None) -> Tensor:
         """Add up patches where they overlap."""
-        form = window.form
+        map_shape = window.map_shape
         clients, images = len(patches), patches.shape[1] // (window.out[0] * window.out[1])
         out = into
         if out is None:
-            out = patches.new_empty(clients, images, form.height, form.width, form.pitch)
-        count = clients * images * form.pixels
-        wide, tall = _tile(form.pitch)
-        kernels.fold_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
-            patches, out, out, count, patches.shape[2], *_sizes(window), form.channels, *window.stride,
+            out = patches.new_empty(clients, images, map_shape.height, map_shape.width, map_shape.pitch)
+        count = clients * images * map_shape.pixels
+        wide, tall = _tile(map_shape.pitch)
+        kernels.col2im_kernel[(triton.cdiv(count, tall), triton.cdiv(map_shape.pitch, wide))](
+            patches, out, out, count, patches.shape[2], *_sizes(window), map_shape.channels, *window.stride,
             *window.padding, *window.kernel, ADD=into is not None, BR=tall, BC=wide,
         )  # fmt: skip
         return out
 
-    def spread(self, weights: Tensor, table: Table) -> Tensor:
+    def expand_taps(self, weights: Tensor, table: Table) -> Tensor:
         """Build the matrix from all of a small map to all that comes out."""
         clients, _, channels, outputs = weights.shape
         places, outs = len(table), len(table[0])
         out = weights.new_empty(clients, places * channels, outs * outputs)
         wide, tall = _tile(outputs)
         grid = (clients, places * outs, triton.cdiv(channels, tall) * triton.cdiv(outputs, wide))
-        kernels.spread_kernel[grid](
-            weights, self._tabled(table, weights), out, weights.stride(0), channels, outputs, places, outs,
+        kernels.expand_taps_kernel[grid](
+            weights, self._as_tensor(table, weights), out, weights.stride(0), channels, outputs, places, outs,
             BC=tall, BO=wide,
         )  # fmt: skip
         return out
 
-    def collect(self, wide: Tensor, table: Table, out: Tensor) -> None:
+    def collect_taps(self, wide: Tensor, table: Table, out: Tensor) -> None:
         """Add up each tap's part of `spread`'s matrix."""
         clients, taps, channels, outputs = out.shape
         lists = [[n for n, t in enumerate(sum(table, [])) if t == tap] for tap in range(taps)]  # noqa: RUF017
@@ -96,12 +105,12 @@ class Fast(Plain):
         pairs = [each + [-1] * (longest - len(each)) for each in lists]
         across, tall = _tile(outputs)
         grid = (clients, taps, triton.cdiv(channels, tall) * triton.cdiv(outputs, across))
-        kernels.collect_kernel[grid](
-            wide, self._tabled(pairs, wide), out, out.stride(0), channels, outputs, len(table), len(table[0]),
-            LONG=longest, BC=tall, BO=across,
+        kernels.collect_taps_kernel[grid](
+            wide, self._as_tensor(pairs, wide), out, out.stride(0), channels, outputs, len(table),
+            len(table[0]), LONG=longest, BC=tall, BO=across,
         )  # fmt: skip
 
-    def norm(
+    def batch_norm(
         self,
         x: Tensor,
         count: Tensor,
@@ -112,7 +121,7 @@ class Fast(Plain):
         eps: float,
         residual: Tensor | None,
         relu: bool,
-    ) -> Normed:
+    ) -> SavedNorm:
         """Normalise by the real samples' statistics, in two passes."""
         clients, height, pitch, places = _rows(x)
         wide, tall = _tile(pitch)
@@ -127,7 +136,7 @@ class Fast(Plain):
             parts, count, mean, scale, *running, running[0].stride(0), height, places, per, chunks, momentum,
             eps, pitch, BK=triton.next_power_of_2(chunks), BC=wide,
         )  # fmt: skip
-        return Normed(x, self.affine(x, mean, scale, weight, bias, residual, relu), mean, scale)
+        return SavedNorm(x, self.affine(x, mean, scale, weight, bias, residual, relu), mean, scale)
 
     def affine(
         self,
@@ -150,10 +159,10 @@ class Fast(Plain):
         )  # fmt: skip
         return out
 
-    def norm_back(
+    def batch_norm_backward(
         self,
         grad: Tensor,
-        saved: Normed,
+        saved: SavedNorm,
         count: Tensor,
         weight: Tensor,
         out: tuple[Tensor, Tensor],
@@ -174,47 +183,49 @@ class Fast(Plain):
             parts, sums, *out, out[0].stride(0), chunks, pitch, BK=triton.next_power_of_2(chunks), BC=wide
         )
         back = torch.empty_like(grad)
-        kernels.norm_back_kernel[(triton.cdiv(height, tall), clients, across)](
+        kernels.batch_norm_backward_kernel[(triton.cdiv(height, tall), clients, across)](
             grad, saved.x, saved.mean, saved.scale, weight, sums, count, back, weight.stride(0), height,
             places, pitch, BR=tall, BC=wide,
         )  # fmt: skip
         return back, grad
 
-    def pool(self, x: Tensor, window: Window, relu: bool) -> tuple[Tensor, Tensor]:
+    def max_pool(self, x: Tensor, window: Window, relu: bool) -> tuple[Tensor, Tensor]:
         """Take each window's largest value, and which tap it is."""
         clients, batch, _, _, pitch = x.shape
         out = x.new_empty(clients, batch, *window.out, pitch)
         where = torch.empty_like(out, dtype=torch.uint8)
         count = out.numel() // pitch
         wide, tall = _tile(pitch)
-        kernels.pool_kernel[(triton.cdiv(count, tall), triton.cdiv(pitch, wide))](
+        kernels.max_pool_kernel[(triton.cdiv(count, tall), triton.cdiv(pitch, wide))](
             x, out, where, count, *_sizes(window), *window.stride, *window.padding, *window.kernel, RELU=relu,
             BR=tall, BC=wide,
         )  # fmt: skip
         return out, where
 
-    def pool_back(self, grad: Tensor, where: Tensor, window: Window) -> Tensor:
+    def max_pool_backward(self, grad: Tensor, where: Tensor, window: Window) -> Tensor:
         """Send each gradient to where its value came from."""
-        form = window.form
-        out = grad.new_empty(*grad.shape[:2], form.height, form.width, form.pitch)
-        count = out.numel() // form.pitch
-        wide, tall = _tile(form.pitch)
-        kernels.pool_back_kernel[(triton.cdiv(count, tall), triton.cdiv(form.pitch, wide))](
+        map_shape = window.map_shape
+        out = grad.new_empty(*grad.shape[:2], map_shape.height, map_shape.width, map_shape.pitch)
+        count = out.numel() // map_shape.pitch
+        wide, tall = _tile(map_shape.pitch)
+        kernels.max_pool_backward_kernel[(triton.cdiv(count, tall), triton.cdiv(map_shape.pitch, wide))](
             grad, where, out, count, *_sizes(window), *window.stride, *window.padding, *window.kernel,
             BR=tall, BC=wide,
         )  # fmt: skip
         return out
 
-    def slide(self, source: Source, weights: Tensor, plan: Slide, bias: bool, relu: bool, keep: bool) -> Slid:
+    def conv_pool(
+        self, source: Source, weights: Tensor, geometry: ConvPool, bias: bool, relu: bool, keep: bool
+    ) -> SavedConv:
         """Convolve and pool without laying out patches."""
-        return self.slides.ahead(source, weights, plan, bias, relu, keep)
+        return self.conv_kernels.forward(source, weights, geometry, bias, relu, keep)
 
-    def slide_back(
+    def conv_pool_backward(
         self,
         grad: Tensor,
-        saved: Slid,
+        saved: SavedConv,
         weights: Tensor,
-        plan: Slide,
+        geometry: ConvPool,
         relu: bool,
         out: Tensor | None,
         bias: bool,
@@ -222,40 +233,44 @@ class Fast(Plain):
         wanted: bool,
     ) -> Tensor | None:
         """Go back through `slide`."""
-        masked = relu or plan.pool > 1
+        masked = relu or geometry.pool > 1
         if out is not None:
-            self.slides.weigh(grad, saved, plan, masked, bias, out)
-        return self.slides.back(grad, saved, plan, masked, into) if wanted else None
+            self.conv_kernels.weight_gradient(grad, saved, geometry, masked, bias, out)
+        return self.conv_kernels.input_gradient(grad, saved, geometry, masked, into) if wanted else None
 
-    def slope(self, logits: Tensor, labels: Tensor, index: Tensor, count: Tensor, classes: int) -> Tensor:
+    def loss_gradient(
+        self, logits: Tensor, labels: Tensor, index: Tensor, count: Tensor, classes: int
+    ) -> Tensor:
         """Give the gradient of each client's mean loss by logits, in one pass."""
         out, (clients, batch), pitch = torch.empty_like(logits), index.shape, logits.shape[4]
         wide = triton.next_power_of_2(pitch)
         tall = max(1, min(32, TILE // wide))
-        kernels.slope_kernel[(triton.cdiv(batch, tall), clients)](
+        kernels.loss_gradient_kernel[(triton.cdiv(batch, tall), clients)](
             logits, labels, index, count, out, batch, classes, pitch, BR=tall, BC=wide
         )
         return out
 
-    def activate(self, y: Tensor, bias: Tensor | None, relu: bool) -> None:
+    def bias_relu(self, y: Tensor, bias: Tensor | None, relu: bool) -> None:
         """Add a bias and apply ReLU, in one pass."""
         if bias is None and not relu:
             return
         clients, height, pitch, _ = _rows(y)
         wide = min(128, triton.next_power_of_2(pitch))
         tall = TILE // 2 // wide
-        kernels.activate_kernel[(triton.cdiv(height, tall), triton.cdiv(pitch, wide), clients)](
+        kernels.bias_relu_kernel[(triton.cdiv(height, tall), triton.cdiv(pitch, wide), clients)](
             y, y if bias is None else bias, height, 0 if bias is None else bias.stride(0), pitch,
             BIAS=bias is not None, RELU=relu, BR=tall, BC=wide,
         )  # fmt: skip
 
-    def activate_back(self, grad: Tensor, y: Tensor | None, out: Tensor | None) -> None:
+    def bias_relu_backward(self, grad: Tensor, y: Tensor | None, out: Tensor | None) -> None:
         """Stop the gradient at ReLU and sum it up for the bias, in one pass."""
         clients, height, pitch, _ = _rows(grad)
         if out is None and y is not None:
-            kernels.relu_back_kernel[(triton.cdiv(grad.numel(), TILE),)](grad, y, grad.numel(), BLOCK=TILE)
+            kernels.relu_backward_kernel[(triton.cdiv(grad.numel(), TILE),)](
+                grad, y, grad.numel(), BLOCK=TILE
+            )
         elif out is not None:
-            kernels.activate_back_kernel[(triton.cdiv(pitch, 16), clients)](
+            kernels.bias_relu_backward_kernel[(triton.cdiv(pitch, 16), clients)](
                 grad, grad if y is None else y, out, height, out.stride(0), pitch, RELU=y is not None, BR=128,
                 BC=16,
             )  # fmt: skip
@@ -312,4 +327,4 @@ def _chunks(clients: int, height: int, pitch: int, tall: int) -> tuple[int, int]
 
 
 def _sizes(window: Window) -> tuple[int, ...]:
-    return (window.form.height, window.form.width, *window.out, window.form.pitch)
+    return (window.map_shape.height, window.map_shape.width, *window.out, window.map_shape.pitch)

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from flameche.training.kernels.conv_geometry import Form, Slide, Window, up
-from flameche.training.kernels.layers import Convolution, Norm, Product
+from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window, round_up
+from flameche.training.kernels.layers import BatchNorm, ImplicitConv, MatMul
 
 ALIGNED = 64  # numbers: 256 bytes in float32, so that every matrix begins where wide loads may
 
 
 @dataclass(frozen=True)
-class Piece:
+class PackedTensor:
     """A tensor of the network [outputs channels size], of which `taps` lie packed as [taps pitch width].
 
     Beyond channels and outputs, the packed matrix holds zeros. A vector has one channel and one tap.
@@ -42,7 +42,7 @@ class Piece:
         whole = part.view(len(rows), len(self.taps), self.pitch, self.width)
         return whole[:, :, : self.channels, : self.outputs]
 
-    def both(self, flat: Tensor, packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def views(self, flat: Tensor, packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Show the same numbers in both, part by part."""
         mine, theirs = self.flat(flat), self.packed(packed)
         if self.taps == tuple(range(self.size)):
@@ -53,127 +53,146 @@ class Piece:
 
 
 @dataclass
-class Layout:
+class WeightLayout:
     """The pieces of a network and how many numbers a packed model has; the first `trained` of them change."""
 
     trained: int = 0
     total: int = 0
-    pieces: list[Piece] = field(default_factory=list)
+    tensors: list[PackedTensor] = field(default_factory=list)
 
-    def room(self, numbers: int, frozen: bool = False) -> int:
-        """Set numbers aside, frozen ones behind the trained; return where they begin."""
+    def reserve(self, numbers: int, frozen: bool = False) -> int:
+        """Set numbers aside, frozen append_one behind the trained; return where they begin."""
         if frozen:
             offset = self.total
-            self.total = up(offset + numbers, ALIGNED)
+            self.total = round_up(offset + numbers, ALIGNED)
             return offset
         offset = self.trained
-        self.trained = up(offset + numbers, ALIGNED)
+        self.trained = round_up(offset + numbers, ALIGNED)
         self.total = max(self.total, self.trained)
         return offset
 
     def pack(self, flat: Tensor, packed: Tensor) -> None:
-        """Copy flat models [M P] into packed ones [M T], whose other numbers stay as they are."""
-        for piece in self.pieces:
-            for source, target in piece.both(flat, packed):
+        """Copy flat models [M P] into packed append_one [M T], whose other numbers stay as they are."""
+        for piece in self.tensors:
+            for source, target in piece.views(flat, packed):
                 target.copy_(source)
 
     def unpack(self, packed: Tensor, flat: Tensor) -> None:
-        """Copy packed models back into flat ones, whose other numbers stay as they are."""
-        for piece in self.pieces:
-            for target, source in piece.both(flat, packed):
+        """Copy packed models back into flat append_one, whose other numbers stay as they are."""
+        for piece in self.tensors:
+            for target, source in piece.views(flat, packed):
                 target.copy_(source)
 
 
-Sliding = Literal["none", "small", "first", "all"]  # convolutions done without laying out patches
+ImplicitConvs = Literal["none", "small", "first", "all"]  # convolutions done without laying out patches
 
 
-class Untranslatable(Exception):
+class UnsupportedModel(Exception):
     """A network has something for which there is no stacked layer."""
 
 
-class Builder:
+class LayerBuilder:
     """Lays out the weights and statistics of one network.
 
     `align` is what counts of channels and columns are rounded up to; `trim` leaves out weights that no image
-    ever meets; `trained` is the room that trained weights will take, frozen ones come behind it.
+    ever meets; `trained` is the room that trained weights will take, frozen append_one come behind it.
     """
 
-    def __init__(self, module: nn.Module, align: int, trim: bool, sliding: Sliding, trained: int = 0) -> None:
-        self.align, self.trim, self.sliding = align, trim, sliding
-        self.weights, self.stats = Layout(total=trained), Layout()
+    def __init__(
+        self,
+        module: nn.Module,
+        align: int,
+        drop_unused: bool,
+        implicit_convs: ImplicitConvs,
+        trained: int = 0,
+    ) -> None:
+        self.align, self.drop_unused, self.implicit_convs = align, drop_unused, implicit_convs
+        self.weights, self.stats = WeightLayout(total=trained), WeightLayout()
         self._starts = _starts(dict(module.named_parameters()))
         self._buffers = _starts({n: b for n, b in module.named_buffers() if b.is_floating_point()})
         self._trains = {name: own.requires_grad for name, own in module.named_parameters()}
 
-    def conv(self, name: str, layer: nn.Conv2d, form: Form, first: bool) -> Product | Convolution:
+    def conv(
+        self, name: str, layer: nn.Conv2d, map_shape: MapShape, reads_images: bool
+    ) -> MatMul | ImplicitConv:
         """Choose how a convolution becomes a product."""
         if layer.groups != 1 or layer.dilation != (1, 1) or layer.padding_mode != "zeros":
-            raise Untranslatable(f"{name}: groups, dilation or padding other than by zeros")
+            raise UnsupportedModel(f"{name}: groups, dilation or padding other than by zeros")
         if isinstance(layer.padding, str):
-            raise Untranslatable(f"{name}: padding = {layer.padding!r}")
+            raise UnsupportedModel(f"{name}: padding = {layer.padding!r}")
         kernel, stride, padding = (tuple(each) for each in (layer.kernel_size, layer.stride, layer.padding))
-        window = Window(form, kernel, stride, padding)  # type: ignore[arg-type]
-        out = Form(*window.out, layer.out_channels, up(layer.out_channels, self.align))
-        table = window.table() if form.pixels <= window.taps else []
+        window = Window(map_shape, kernel, stride, padding)  # type: ignore[arg-type]
+        out = MapShape(*window.out, layer.out_channels, round_up(layer.out_channels, self.align))
+        table = window.table() if map_shape.pixels <= window.taps else []
         met = all(tap >= 0 for row in table for tap in row)
         if window.plain:
-            return self._direct(name, layer, window, out, [0], first)
+            return self._direct(name, layer, window, out, [0], reads_images)
         if table and met and len(table[0]) == 1:
-            return self._direct(name, layer, window, out, [row[0] for row in table], first)
+            return self._direct(name, layer, window, out, [row[0] for row in table], reads_images)
         if table and met:
-            return self._spread(name, layer, window, out, table, first)
-        if self._slides(window, out, first) and not any(self._frozen(name, layer)):
-            return self._convolution(name, layer, window, out, first)
-        return self._patches(name, layer, window, out, first)
+            return self._expanded(name, layer, window, out, table, reads_images)
+        if self._is_implicit(window, out, reads_images) and not any(self._frozen(name, layer)):
+            return self._implicit_conv(name, layer, window, out, reads_images)
+        return self._im2col(name, layer, window, out, reads_images)
 
-    def _slides(self, window: Window, out: Form, first: bool) -> bool:
+    def _is_implicit(self, window: Window, out: MapShape, reads_images: bool) -> bool:
         """Tell whether a convolution is done without laying out patches."""
-        if self.sliding == "none":
+        if self.implicit_convs == "none":
             return False
-        small = window.form.pitch <= 16 and out.pitch <= 32
-        return small or (self.sliding != "small" and first and out.pitch <= 64) or self.sliding == "all"
-
-    def _convolution(self, name: str, layer: Any, window: Window, out: Form, first: bool) -> Convolution:
-        form = window.form
-        pitch = form.channels if first else form.pitch  # bytes lie close together
-        window = replace(window, form=replace(form, channels=pitch, pitch=pitch))
-        used, ones = window.taps * pitch, layer.bias is not None
-        columns = up(used + ones, self.align)
-        weight = self._matrix(
-            name, window, list(range(window.taps)), pitch, out, columns * out.pitch, form.channels
+        small = window.map_shape.pitch <= 16 and out.pitch <= 32
+        return (
+            small
+            or (self.implicit_convs != "small" and reads_images and out.pitch <= 64)
+            or self.implicit_convs == "all"
         )
-        if ones:
-            self._piece(f"{name}.bias", (out.channels, 1, 1), (0,), 1, out.pitch, weight + used * out.pitch)
-        return Convolution(out, Slide(window), weight, columns, ones, first)
 
-    def linear(self, name: str, layer: nn.Linear, form: Form, first: bool) -> Product:
+    def _implicit_conv(
+        self, name: str, layer: Any, window: Window, out: MapShape, reads_images: bool
+    ) -> ImplicitConv:
+        map_shape = window.map_shape
+        pitch = map_shape.channels if reads_images else map_shape.pitch  # bytes lie close together
+        window = replace(window, map_shape=replace(map_shape, channels=pitch, pitch=pitch))
+        used, append_one = window.taps * pitch, layer.bias is not None
+        columns = round_up(used + append_one, self.align)
+        weight = self._reserve_matrix(
+            name, window, list(range(window.taps)), pitch, out, columns * out.pitch, map_shape.channels
+        )
+        if append_one:
+            self._add_tensor(
+                f"{name}.bias", (out.channels, 1, 1), (0,), 1, out.pitch, weight + used * out.pitch
+            )
+        return ImplicitConv(out, ConvPool(window), weight, columns, append_one, reads_images)
+
+    def linear(self, name: str, layer: nn.Linear, map_shape: MapShape, reads_images: bool) -> MatMul:
         """Take a linear layer as a convolution whose window is the whole map."""
-        if layer.in_features != form.channels * form.pixels:
-            raise Untranslatable(f"{name}: {layer.in_features} features of a map of another size")
-        window = Window(form, (form.height, form.width), (1, 1), (0, 0))
-        out = Form(1, 1, layer.out_features, up(layer.out_features, self.align))
-        return self._direct(name, layer, window, out, list(range(form.pixels)), first)
+        if layer.in_features != map_shape.channels * map_shape.pixels:
+            raise UnsupportedModel(f"{name}: {layer.in_features} features of a map of another size")
+        window = Window(map_shape, (map_shape.height, map_shape.width), (1, 1), (0, 0))
+        out = MapShape(1, 1, layer.out_features, round_up(layer.out_features, self.align))
+        return self._direct(name, layer, window, out, list(range(map_shape.pixels)), reads_images)
 
-    def norm(self, name: str, layer: Any, form: Form) -> Norm:
+    def norm(self, name: str, layer: Any, map_shape: MapShape) -> BatchNorm:
         """Place a BatchNorm's weights and running statistics."""
         if layer.momentum is None or layer.running_mean is None or layer.weight is None:
-            raise Untranslatable(
+            raise UnsupportedModel(
                 f"{name}: BatchNorm that counts batches, keeps no statistics or has no weights"
             )
         trains = self._trained(f"{name}.weight"), self._trained(f"{name}.bias")
         if trains[0] != trains[1]:
-            raise Untranslatable(f"{name}: half of it is frozen")
-        weight, bias = (self._vector(f"{name}.{part}", form) for part in ("weight", "bias"))
-        running = tuple(self._statistic(f"{name}.running_{part}", form) for part in ("mean", "var"))
-        return Norm(form, weight, bias, running, layer.momentum, layer.eps, scratch=not trains[0])  # type: ignore[arg-type]
+            raise UnsupportedModel(f"{name}: half of it is frozen")
+        weight, bias = (self._reserve_vector(f"{name}.{part}", map_shape) for part in ("weight", "bias"))
+        running = tuple(
+            self._reserve_statistic(f"{name}.running_{part}", map_shape) for part in ("mean", "var")
+        )
+        return BatchNorm(map_shape, weight, bias, running, layer.momentum, layer.eps, scratch=not trains[0])  # type: ignore[arg-type]
 
     def _direct(
-        self, name: str, layer: Any, window: Window, out: Form, taps: list[int], first: bool
-    ) -> Product:
-        pitch = window.form.pitch
-        weight = self._matrix(name, window, taps, pitch, out, len(taps) * pitch * out.pitch)
-        bias = None if layer.bias is None else self._vector(f"{name}.bias", out)
-        return Product(
+        self, name: str, layer: Any, window: Window, out: MapShape, taps: list[int], reads_images: bool
+    ) -> MatMul:
+        pitch = window.map_shape.pitch
+        weight = self._reserve_matrix(name, window, taps, pitch, out, len(taps) * pitch * out.pitch)
+        bias = None if layer.bias is None else self._reserve_vector(f"{name}.bias", out)
+        return MatMul(
             out,
             window,
             "direct",
@@ -182,82 +201,88 @@ class Builder:
             bias,
             False,
             self._frozen(name, layer),
-            first=first,
+            reads_images=reads_images,
         )
 
-    def _spread(
-        self, name: str, layer: Any, window: Window, out: Form, table: list[list[int]], first: bool
-    ) -> Product:
+    def _expanded(
+        self, name: str, layer: Any, window: Window, out: MapShape, table: list[list[int]], reads_images: bool
+    ) -> MatMul:
         taps = sorted({tap for row in table for tap in row})
-        pitch = window.form.pitch
-        weight = self._matrix(name, window, taps, pitch, out, len(taps) * pitch * out.pitch)
-        bias = None if layer.bias is None else self._vector(f"{name}.bias", out)
+        pitch = window.map_shape.pitch
+        weight = self._reserve_matrix(name, window, taps, pitch, out, len(taps) * pitch * out.pitch)
+        bias = None if layer.bias is None else self._reserve_vector(f"{name}.bias", out)
         places = [[taps.index(tap) for tap in row] for row in table]
-        columns = window.form.floats
-        return Product(
+        columns = window.map_shape.numel
+        return MatMul(
             out,
             window,
-            "spread",
+            "expanded",
             weight,
             columns,
             bias,
             False,
             self._frozen(name, layer),
             places,
-            first=first,
+            reads_images=reads_images,
         )
 
-    def _patches(self, name: str, layer: Any, window: Window, out: Form, first: bool) -> Product:
-        used, channels = window.taps * window.form.channels, window.form.channels
+    def _im2col(self, name: str, layer: Any, window: Window, out: MapShape, reads_images: bool) -> MatMul:
+        used, channels = window.taps * window.map_shape.channels, window.map_shape.channels
         frozen = self._frozen(name, layer)
-        ones = layer.bias is not None and frozen[0] == frozen[1]
-        columns = up(used + ones, self.align)
+        append_one = layer.bias is not None and frozen[0] == frozen[1]
+        columns = round_up(used + append_one, self.align)
         taps = list(range(window.taps))
-        weight = self._matrix(name, window, taps, channels, out, columns * out.pitch)
+        weight = self._reserve_matrix(name, window, taps, channels, out, columns * out.pitch)
         bias = None
-        if ones:
-            self._piece(f"{name}.bias", (out.channels, 1, 1), (0,), 1, out.pitch, weight + used * out.pitch)
+        if append_one:
+            self._add_tensor(
+                f"{name}.bias", (out.channels, 1, 1), (0,), 1, out.pitch, weight + used * out.pitch
+            )
         elif layer.bias is not None:
-            bias = self._vector(f"{name}.bias", out)
-        return Product(out, window, "patches", weight, columns, bias, ones, frozen, first=first)
+            bias = self._reserve_vector(f"{name}.bias", out)
+        return MatMul(
+            out, window, "im2col", weight, columns, bias, append_one, frozen, reads_images=reads_images
+        )
 
-    def _matrix(
+    def _reserve_matrix(
         self,
         name: str,
         window: Window,
         taps: list[int],
         pitch: int,
-        out: Form,
+        out: MapShape,
         numbers: int,
         channels: int | None = None,
     ) -> int:
         """Set a product's weights aside; those no image meets come behind, if they are kept at all."""
         name, frozen = f"{name}.weight", not self._trained(f"{name}.weight")
-        shape = (out.channels, channels or window.form.channels, window.taps)
-        offset = self.weights.room(numbers, frozen)
-        self._piece(name, shape, tuple(taps), pitch, out.pitch, offset)
+        shape = (out.channels, channels or window.map_shape.channels, window.taps)
+        offset = self.weights.reserve(numbers, frozen)
+        self._add_tensor(name, shape, tuple(taps), pitch, out.pitch, offset)
         unmet = tuple(tap for tap in range(window.taps) if tap not in taps)
-        if unmet and not self.trim:
-            behind = self.weights.room(len(unmet) * pitch * out.pitch, frozen)
-            self._piece(name, shape, unmet, pitch, out.pitch, behind)
+        if unmet and not self.drop_unused:
+            behind = self.weights.reserve(len(unmet) * pitch * out.pitch, frozen)
+            self._add_tensor(name, shape, unmet, pitch, out.pitch, behind)
         return offset
 
-    def _vector(self, name: str, form: Form) -> int:
-        offset = self.weights.room(form.pitch, not self._trained(name))
-        self._piece(name, (form.channels, 1, 1), (0,), 1, form.pitch, offset)
+    def _reserve_vector(self, name: str, map_shape: MapShape) -> int:
+        offset = self.weights.reserve(map_shape.pitch, not self._trained(name))
+        self._add_tensor(name, (map_shape.channels, 1, 1), (0,), 1, map_shape.pitch, offset)
         return offset
 
-    def _statistic(self, name: str, form: Form) -> int:
+    def _reserve_statistic(self, name: str, map_shape: MapShape) -> int:
         if name not in self._buffers:
-            raise Untranslatable(f"{name} is shared")
-        offset = self.stats.room(form.pitch)
+            raise UnsupportedModel(f"{name} is shared")
+        offset = self.stats.reserve(map_shape.pitch)
         start = self._buffers[name]
-        self.stats.pieces.append(
-            Piece(start, form.channels, 1, 1, taps=(0,), pitch=1, width=form.pitch, offset=offset)
+        self.stats.tensors.append(
+            PackedTensor(
+                start, map_shape.channels, 1, 1, taps=(0,), pitch=1, width=map_shape.pitch, offset=offset
+            )
         )
         return offset
 
-    def _piece(
+    def _add_tensor(
         self,
         name: str,
         shape: tuple[int, int, int],
@@ -266,11 +291,11 @@ class Builder:
         width: int,
         offset: int,
     ) -> None:
-        self.weights.pieces.append(Piece(self._starts[name], *shape, taps, pitch, width, offset))
+        self.weights.tensors.append(PackedTensor(self._starts[name], *shape, taps, pitch, width, offset))
 
     def _trained(self, name: str) -> bool:
         if name not in self._trains:
-            raise Untranslatable(f"{name} is shared")
+            raise UnsupportedModel(f"{name} is shared")
         return self._trains[name]
 
     def _frozen(self, name: str, layer: Any) -> tuple[bool, bool]:
