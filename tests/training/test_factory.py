@@ -1,4 +1,4 @@
-"""Which trainer is chosen, where, and what it is told."""
+"""Which trainer is created on which device, and with which options."""
 
 import numpy as np
 import pytest

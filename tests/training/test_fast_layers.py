@@ -1,4 +1,4 @@
-"""The quick loop against the plain one, in float64, where rounding is no excuse."""
+"""The fast loop against the plain one, in float64, where rounding errors are negligible."""
 
 import numpy as np
 import pytest

@@ -174,7 +174,7 @@ def test_a_model_that_cannot_be_sent_is_trained_here():
     model.add_module("own", nn.Identity())
     model.own.forward = lambda x: x
     many = PoolTrainer(model, federation(), TrainingPlan(epochs=1, batch=16), 7, workers=2)
-    with pytest.warns(UserWarning, match="cannot be sent"):
+    with pytest.warns(UserWarning, match="cannot be pickled"):
         assert many.start() == 1
     many.train(many.initial(), np.zeros(6, np.int64), np.arange(6), 1)
 

@@ -1,4 +1,4 @@
-"""Chooses the trainer: the fastest that can do what is asked, down to the plain loop, which can do all."""
+"""Creates the fastest trainer that supports the model and plan; the plain loop supports everything."""
 
 from __future__ import annotations
 
@@ -33,10 +33,22 @@ def make_trainer(
     workers: int = 0,
     **options: Any,
 ) -> Trainer:
-    """Make a trainer: on CUDA stacked layers, else torch.vmap, else the loop; on a CPU the pool.
+    """Create a trainer: on CUDA stacked layers, else torch.vmap, else the loop; on a CPU the process pool.
 
-    precision: how products round on CUDA, by default TF32; bfloat16 only where layers are stacked. memory:
-    GiB that stacked layers may take there, 0 for what is free. workers: processes of a pool, 0 for all cores.
+    Args:
+        wanted: the trainer, or "auto".
+        model: the model to train.
+        federation: the clients' data.
+        plan: epochs, batch size and optimiser.
+        seed: seeds initial weights and the order of samples.
+        device: "cpu" or "cuda".
+        precision: rounding of matrix products on CUDA, TF32 by default; bfloat16 only with stacked layers.
+        memory: GiB that stacked layers may use; 0 for what is free.
+        workers: processes of a pool; 0 for all cores.
+        options: passed to the trainer.
+
+    Raises:
+        ConfigError: the trainer asked for does not support the device or the model.
     """
     given = (model, federation, plan, seed)
     if wanted == "pool" and device != "cpu":
@@ -52,7 +64,7 @@ def make_trainer(
                     *given, device=device, precision=rounding, budget_gib=memory or None, **options
                 )
             except UnsupportedModel:
-                pass  # torch.vmap may know it
+                pass  # torch.vmap may support it
     if wanted == "vectorised" or (wanted == "auto" and device == "cuda"):
         if supports_vmap(model, federation.shape):
             return VectorisedTrainer(*given, device=device, **options)

@@ -1,10 +1,10 @@
-"""The plain loop made quick on a CPU core: the same steps and sums, by layers that waste less.
+"""A faster plain loop for one CPU core: the same steps with layers that do less work.
 
-Images lie with their channels last, which suits convolutions, BatchNorm and pooling. A convolution on a map
-smaller than its window is a matrix product with the taps that meet the map. A first convolution of few
-channels that is pooled by two computes the four pixels of every block as channels of one convolution of
-stride two; their maximum then runs over whole planes. Rounding differs from the plain layers' (1e-15 in
-float64); nothing depends on how many cores there are.
+Tensors are channels-last, which suits convolution, BatchNorm and pooling. A convolution over a map smaller
+than its kernel becomes a matrix product with the kernel positions that overlap the map. A first convolution
+with few output channels, followed by 2x2 pooling, computes the four pixels of each block as channels of one
+convolution of stride two; the maximum then runs over whole planes. Results differ from the plain layers by
+rounding only (1e-15 in float64) and do not depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from flameche.training.loop import LoopTrainer
 from flameche.training.trainer import Sgd
 
-MAX_CHANNELS = 16  # channels that fill a vector register, and with it torch's own pooling
-MIN_OUTPUTS = 100_000  # numbers in a map below which one call of torch's costs less than several
+MAX_CHANNELS = 16  # from here on channels fill a vector register and torch's own pooling is fast
+MIN_OUTPUTS = 100_000  # below this output size, one torch call is cheaper than several
 
 
 class FastLoopTrainer(LoopTrainer):
-    """Trains and scores as the plain loop does, one client after another, in about two thirds of the time."""
+    """Trains and evaluates like the plain loop, one client after another, in about two thirds of the time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -37,7 +37,7 @@ class FastLoopTrainer(LoopTrainer):
 
 
 def use_fast_layers(model: nn.Module) -> nn.Module:
-    """Let a module's plain layers compute quickly, in place; parameters, their order and names stay."""
+    """Replace a module's plain layers by faster ones in place; parameters, their order and names stay."""
     for module in model.modules():
         if type(module) in FAST_LAYERS:
             module.__class__ = FAST_LAYERS[type(module)]
@@ -45,7 +45,7 @@ def use_fast_layers(model: nn.Module) -> nn.Module:
 
 
 class FastConv2d(nn.Conv2d):
-    """A convolution that is a matrix product where the map is smaller than the window."""
+    """A convolution that is computed as a matrix product where the map is smaller than the kernel."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [n Ch H W] to [n Ch' H' W']."""
@@ -59,10 +59,10 @@ class FastConv2d(nn.Conv2d):
 
 
 class FastSequential(nn.Sequential):
-    """A chain in which a first convolution, ReLU and pooling by two may be one step."""
+    """A sequence whose leading convolution, ReLU and 2x2 pooling may be fused."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pass through the chain."""
+        """Apply the layers."""
         chain = list(self)
         conv = _leading_conv(chain)
         if conv is not None and _worth_fusing(conv, input):
@@ -76,14 +76,14 @@ FAST_LAYERS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv2d: FastConv2d, nn
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
-    """Tell whether a convolution has one stride and one zero padding, no groups and no gaps."""
+    """Tell whether a convolution has equal strides and zero paddings, no groups and no dilation."""
     same = conv.stride[0] == conv.stride[1] and isinstance(conv.padding, tuple)
     zeros = conv.padding_mode == "zeros" and conv.padding[0] == conv.padding[1]
     return same and zeros and conv.groups == 1 and conv.dilation == (1, 1)
 
 
 def _leading_conv(chain: list[nn.Module]) -> nn.Conv2d | None:
-    """Find a convolution, ReLU and pooling by two at the start of a chain, which nobody watches."""
+    """Return the first layer if it is a convolution before ReLU and 2x2 pooling, all without hooks."""
     if [type(module) for module in chain[:3]] != [FastConv2d, nn.ReLU, nn.MaxPool2d]:
         return None
     conv, pool = chain[0], chain[2]
@@ -95,7 +95,7 @@ def _leading_conv(chain: list[nn.Module]) -> nn.Conv2d | None:
 
 
 def _worth_fusing(conv: nn.Conv2d, x: Tensor) -> bool:
-    """Tell whether the output has few channels, many pixels and even sides; its input needs no gradient."""
+    """Tell whether the output has few channels, many pixels, even sides; the input needs no gradient."""
     if x.ndim != 4 or x.requires_grad or conv.out_channels >= MAX_CHANNELS:
         return False
     sides = [n + 2 * int(conv.padding[0]) - k + 1 for n, k in zip(x.shape[2:], conv.kernel_size, strict=True)]
@@ -104,7 +104,7 @@ def _worth_fusing(conv: nn.Conv2d, x: Tensor) -> bool:
 
 
 def _conv_relu_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Convolve [n Ch H W], take the maximum of every 2x2 block, and ReLU: these two may change places."""
+    """Convolve [n Ch H W], then take the maximum of each 2x2 block and ReLU, which commute."""
     weight = _apply(ShiftKernel, conv.weight)
     bias = None if conv.bias is None else torch.cat([conv.bias] * 4)
     out = F.conv2d(x, weight.flatten(0, 1), bias, stride=2, padding=conv.padding)
@@ -117,11 +117,11 @@ def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
 
 
 class ExpandKernel(torch.autograd.Function):
-    """Lays out the taps of a window [Ch' Ch k l] that meet a map of H W: [H' W' Ch' H W Ch]."""
+    """Expands a kernel [Ch' Ch k l] into a dense matrix over a small map H W: [H' W' Ch' H W Ch]."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
-        """Copy them, with zeros where window and map do not meet."""
+        """Copy the kernel to every output position, zeros elsewhere."""
         ctx.where = list(_overlaps(weight.shape[2:], shape, stride, padding))
         ctx.like = weight
         rows, columns = ctx.where[-1][0]
@@ -133,7 +133,7 @@ class ExpandKernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Add up every tap's gradients."""
+        """Sum the gradients of each kernel entry."""
         grad = torch.zeros_like(ctx.like)
         window = grad.permute(0, 2, 3, 1)
         for place, tap, pixel in ctx.where:
@@ -144,7 +144,7 @@ class ExpandKernel(torch.autograd.Function):
 def _overlaps(
     window: torch.Size, shape: torch.Size, stride: int, padding: int
 ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-    """For each place of a window over a map, say which of its taps meet which pixels."""
+    """For each output position, yield the slices of the kernel and of the map that overlap."""
     rows, columns = ((n + 2 * padding - k) // stride + 1 for n, k in zip(shape, window, strict=True))
     for i in range(rows):
         for j in range(columns):
@@ -155,14 +155,14 @@ def _overlaps(
 
 
 def _overlap(start: int, window: int, side: int) -> tuple[slice, slice]:
-    """Say which taps of a window that starts there meet which pixels of a side, along one axis."""
+    """Return along one axis which kernel entries overlap which pixels when the kernel begins at `start`."""
     first = max(start, 0)
     end = max(first, min(start + window, side))
     return slice(first - start, end - start), slice(first, end)
 
 
 class ShiftKernel(torch.autograd.Function):
-    """Puts a window [Ch' Ch k l] into the four corners of one larger by one: [4 Ch' Ch k+1 l+1]."""
+    """Places a kernel [Ch' Ch k l] in the four corners of one larger by one: [4 Ch' Ch k+1 l+1]."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class ShiftKernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Add up the four."""
+        """Sum the four gradients."""
         corners = _corners(grads[0].shape[3] - 1, grads[0].shape[4] - 1)
         a, b, c, d = (
             grad[:, :, down, across] for grad, (down, across) in zip(grads[0], corners, strict=True)
@@ -189,11 +189,14 @@ def _corners(height: int, width: int) -> list[tuple[slice, slice]]:
 
 
 class ReluMaxOfFour(torch.autograd.Function):
-    """Takes the maximum of four planes and 0, [n 4 Ch H W] to [n Ch H W]; of equals the first counts."""
+    """Takes the maximum of four planes and 0, [n 4 Ch H W] to [n Ch H W].
+
+    The first of equal values gets the gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, planes: Tensor) -> Tensor:
-        """Compare them in pairs."""
+        """Take pairwise maxima."""
         a, b, c, d = planes.unbind(1)
         most = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
         ctx.save_for_backward(planes, most)
@@ -201,9 +204,9 @@ class ReluMaxOfFour(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Give the gradient to the first plane that has the maximum, if that is above 0."""
+        """Route the gradient to the first plane that holds the maximum, if that is positive."""
         planes, most = ctx.saved_tensors
-        # As floats and laid out alike: bools and mixed layouts are several times slower.
+        # All in floats and one memory layout: bools and mixed layouts are several times slower.
         rest = torch.gt(most, 0, out=torch.empty_like(most)).mul_(grads[0].contiguous())
         grad = torch.empty_like(planes)
         for i in range(3):

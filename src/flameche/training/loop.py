@@ -1,4 +1,4 @@
-"""The plain trainer: one client after another, one batch after another. The oracle for faster ones."""
+"""The plain trainer: one client after another, batch after batch. Other trainers are tested against it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from flameche.training.models import Models, read_module, split_like, write_modu
 from flameche.training.trainer import Arrays, Floats, Ints, Part, Pull, Sgd, TrainingPlan, batches
 
 SCORE_BATCH = 1000
-ScoreChunk = tuple[int, int, int, int]  # samples to be tried: row of the models, client, first, last + 1
+ScoreChunk = tuple[int, int, int, int]  # to evaluate: row of the models, client, first sample, last + 1
 
 
 @dataclass(frozen=True)
 class DeviceSamples:
-    """Sets of samples on a device, as bytes; set i is x[offsets[i]:offsets[i + 1]]."""
+    """Samples of several sets on a device, as bytes; set i is x[offsets[i]:offsets[i + 1]]."""
 
     x: Tensor
     y: Tensor
@@ -32,15 +32,15 @@ class DeviceSamples:
 
     @classmethod
     def of(cls, samples: Samples, device: str) -> DeviceSamples:
-        """Copy them there."""
+        """Copy samples to a device."""
         x, y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
         return cls(x.to(device), y.to(device), samples.offsets)
 
 
 class LoopTrainer:
-    """Trains on one device, with the data kept there as bytes.
+    """Trains one client after another on one device, where the data stay as bytes.
 
-    `fresh` gives the number-th other initial model, for methods that start from several.
+    `fresh` returns the number-th additional initial model, for methods that start from several.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class LoopTrainer:
         self._test_of = federation.test_of
         self._initial = read_module(self.model)
         self._fresh = fresh
-        # Own BatchNorm statistics of each client [C Q], where they stay local.
+        # Each client's own BatchNorm statistics [C Q], if they stay local.
         local = plan.bn_buffers == "local"
         self._local_buffers = self._initial[1].repeat(len(self.sizes), 1) if local else None
 
     def initial(self, number: int = 0) -> Models:
-        """Give an initial model, as one row: the shared one, or another draw."""
+        """Return an initial model as one row: the shared one, or another draw."""
         params, buffers = self._initial
         if number > 0:
             if self._fresh is None:
@@ -102,8 +102,8 @@ class LoopTrainer:
     def train_one(
         self, models: Models, k: int, client: int, round: int, pull: Pull | None, sgd: Sgd | None
     ) -> tuple[Tensor, Tensor]:
-        """Train one client from row k of models; give its parameters [P] and buffers [Q]."""
-        # Dropout and the like draw from torch's own generator.
+        """Train one client from row k of models; return its parameters [P] and buffers [Q]."""
+        # Dropout and the like draw from torch's global generator.
         torch.manual_seed(stream_seed(self.seed, "forward", round, client) % 2**63)
         buffers = models.buffers[k] if self._local_buffers is None else self._local_buffers[client]
         write_module(self.model, models.params[k], buffers)
@@ -113,11 +113,11 @@ class LoopTrainer:
         x, y = to_input(own.x[start:stop], self.dtype), own.y[start:stop]
         weights = list(self.model.parameters())
         targets = split_like(pull.target.params[0], weights) if pull else []
-        noise = augment_generator(client, self.seed, round)
+        generator = augment_generator(client, self.seed, round)
         optimiser = self._optimiser(weights, sgd or self.plan.sgd)
         for index in batches(len(y), self.plan, self.seed, round, client):
             rows = torch.from_numpy(index).to(self.device)
-            inputs = augment_images(x[rows], noise, self.plan.turn) if self.plan.augment else x[rows]
+            inputs = augment_images(x[rows], generator, self.plan.turn) if self.plan.augment else x[rows]
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(self.model(inputs), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ class LoopTrainer:
         return torch.optim.Adam(weights, lr=self.plan.lr)
 
     def layer(self, name: str) -> slice:
-        """Tell where a layer's parameters lie in a flat model."""
+        """Return the slice of a flat model that holds a layer's parameters."""
         start, found = 0, slice(0, 0)
         for own, weight in self.model.named_parameters():
             if own == name or own.startswith(f"{name}."):
@@ -149,44 +149,44 @@ class LoopTrainer:
         return found
 
     def accuracy(self, models: Models, pick: Ints) -> Floats:
-        """Score row pick[i] of models on client i's test set."""
+        """Return the accuracy of row pick[i] of models on client i's test set."""
         return self._score(models, pick, self._test_of, np.arange(len(pick)), "test")[1]
 
     def judge(self, models: Models, pick: Ints, clients: Ints, part: Part) -> tuple[Floats, Floats]:
-        """Try row pick[n] of models on clients [n]' samples: mean loss [n], accuracy [n]; NaN for none."""
+        """Evaluate row pick[n] of models on clients [n]: mean loss [n], accuracy [n]; NaN without samples."""
         return self._score(models, pick, self._test_of[clients] if part == "test" else clients, clients, part)
 
     def _score(
         self, models: Models, pick: Ints, sets: Ints, clients: Ints, part: Part
     ) -> tuple[Floats, Floats]:
-        """Try models on sets of samples, with the clients' own statistics; equal questions are asked once."""
+        """Evaluate models on sets of samples with the clients' own buffers; equal requests only once."""
         who = clients if self._local_buffers is not None else np.zeros(len(pick), np.int64)
-        questions = np.stack([pick, sets, who], axis=1)
-        unique, back = np.unique(questions, axis=0, return_inverse=True)
-        pieces: list[ScoreChunk] = []
-        asked: list[int] = []
+        requests = np.stack([pick, sets, who], axis=1)
+        unique, back = np.unique(requests, axis=0, return_inverse=True)
+        chunks: list[ScoreChunk] = []
+        owner: list[int] = []
         for number, (k, i, client) in enumerate(unique.tolist()):
             start, stop = self._samples[part].offsets[i : i + 2].tolist()
             found = [(k, client, a, min(a + SCORE_BATCH, stop)) for a in range(start, stop, SCORE_BATCH)]
-            pieces.extend(found)
-            asked.extend([number] * len(found))
+            chunks.extend(found)
+            owner.extend([number] * len(found))
         sums = np.zeros((len(unique), 2))
-        for number, both in zip(asked, self._score_chunks(models, part, pieces), strict=True):
+        for number, both in zip(owner, self._score_chunks(models, part, chunks), strict=True):
             sums[number] += both
-        with np.errstate(invalid="ignore"):  # NaN for no samples
+        with np.errstate(invalid="ignore"):  # NaN without samples
             answers: Floats = sums / np.diff(self._samples[part].offsets)[unique[:, 1], None]
         return answers[back.reshape(-1), 0], answers[back.reshape(-1), 1]
 
     def _score_chunks(
-        self, models: Models, part: Part, pieces: list[ScoreChunk]
+        self, models: Models, part: Part, chunks: list[ScoreChunk]
     ) -> list[tuple[float, float]]:
-        """Give the sum of losses and the number of hits of each piece."""
-        return [self.score_chunk(models, part, piece) for piece in pieces]
+        """Return the sum of losses and the number of correct predictions of each chunk."""
+        return [self.score_chunk(models, part, chunk) for chunk in chunks]
 
     @torch.no_grad()
-    def score_chunk(self, models: Models, part: Part, piece: ScoreChunk) -> tuple[float, float]:
-        """Give the sum of losses and the number of hits of one piece."""
-        k, client, a, b = piece
+    def score_chunk(self, models: Models, part: Part, chunk: ScoreChunk) -> tuple[float, float]:
+        """Return the sum of losses and the number of correct predictions of one chunk."""
+        k, client, a, b = chunk
         buffers = models.buffers[k] if self._local_buffers is None else self._local_buffers[client]
         write_module(self.model, models.params[k], buffers)
         data = self._samples[part]
@@ -195,11 +195,11 @@ class LoopTrainer:
         return float(loss), int((guess.argmax(1) == data.y[a:b]).sum())
 
     def state(self) -> Arrays:
-        """Give the clients' own BatchNorm statistics, where they have some."""
+        """Return the clients' own BatchNorm statistics, if they keep their own."""
         return {} if self._local_buffers is None else {"local_buffers": self._local_buffers.cpu().numpy()}
 
     def restore(self, arrays: Arrays) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         if self._local_buffers is not None:
             self._local_buffers.copy_(torch.from_numpy(arrays["local_buffers"]))
 
@@ -208,4 +208,4 @@ class LoopTrainer:
         self._local_buffers = statistics
 
     def close(self) -> None:
-        """Have nothing to give back but memory."""
+        """Do nothing: there is only memory to free."""

@@ -1,8 +1,9 @@
-"""The CPU trainer: the quick loop by several processes of one thread each, of which this one is the first.
+"""The CPU trainer: the fast loop in several single-threaded processes, of which this one is the first.
 
-Every process takes the next job from one queue in shared memory, largest first, so that all end together.
-Who does a job changes no bit of its result, and neither does the number of processes. Processes start only
-when so much has been trained that they are sure to pay, and join when they are ready; small calls stay here.
+Every process takes the next job from a queue in shared memory, largest first, so that all finish together.
+Results depend neither on which process does a job nor on the number of processes, to the bit. Processes are
+started only after enough training that starting them pays, and join when they are ready; small calls stay in
+this process.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from flameche.training.worker_pool import (
     run_jobs,
 )
 
-START_AFTER_S = 6.0  # seconds of work here before processes are started: twice what a start costs
-MIN_SHARED_S = 0.02  # expected seconds of a call below which it is not shared
+START_AFTER_S = 6.0  # seconds of training before processes are started: twice the cost of starting them
+MIN_SHARED_S = 0.02  # calls expected to take less stay in this process
 T = TypeVar("T")
 
 
 class PoolTrainer(FastLoopTrainer):
-    """Trains by up to `workers` processes, this one included; at most as many as there are cores."""
+    """Trains with up to `workers` processes including this one, at most one per core."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class PoolTrainer(FastLoopTrainer):
         most = usable_cores() if os.name == "posix" and self.device == "cpu" else 1
         self._workers = min(workers or most, most)
         self._start_after, self._seconds_trained = start_after, 0.0
-        self._seconds_per_sample: dict[type[Task], float] = {}  # seconds a sample, last time
+        self._seconds_per_sample: dict[type[Task], float] = {}  # of the last call
         self._federation: Federation | None = federation
         self._worker_pool: WorkerPool | None = None
 
@@ -73,7 +74,7 @@ class PoolTrainer(FastLoopTrainer):
         pull: Pull | None = None,
         sgd: Sgd | None = None,
     ) -> Models:
-        """Train clients [n], each from row pick[n] of models; the largest first."""
+        """Train clients [n], each from row pick[n] of models, largest first."""
         task = TrainTask(round, None if pull is None else pull.strength, sgd)
         samples = self.sizes[clients] * self.plan.epochs
         rows, pick = np.unique(pick, return_inverse=True)
@@ -88,22 +89,22 @@ class PoolTrainer(FastLoopTrainer):
             )
 
     def _score_chunks(
-        self, models: Models, part: Part, pieces: list[ScoreChunk]
+        self, models: Models, part: Part, chunks: list[ScoreChunk]
     ) -> list[tuple[float, float]]:
-        samples = sum(b - a for _, _, a, b in pieces)
+        samples = sum(b - a for _, _, a, b in chunks)
         with _one_thread(), self._timed(ScoreTask, samples):
-            if self._worker_pool is None or not self._worth_sharing(ScoreTask, len(pieces), samples):
-                return super()._score_chunks(models, part, pieces)
+            if self._worker_pool is None or not self._worth_sharing(ScoreTask, len(chunks), samples):
+                return super()._score_chunks(models, part, chunks)
             task = ScoreTask(part)
-            jobs = job_queue(task, models, np.array(pieces, np.int64).reshape(-1, 4))
-            return self._run_shared(task, jobs, lambda s: [(a, b) for a, b in s.arrays["tried"].tolist()])
+            jobs = job_queue(task, models, np.array(chunks, np.int64).reshape(-1, 4))
+            return self._run_shared(task, jobs, lambda s: [(a, b) for a, b in s.arrays["scores"].tolist()])
 
     def _worth_sharing(self, kind: type[Task], jobs: int, samples: int) -> bool:
         pays = samples * self._seconds_per_sample.get(kind, 1.0) >= MIN_SHARED_S
         return self._workers > 1 and jobs > 1 and pays
 
     def _run_shared(self, task: Task, jobs: SharedArrays, read: Callable[[SharedArrays], T]) -> T:
-        """Do a queue of jobs, with whoever is there; read the results out of it."""
+        """Run a queue of jobs with all processes that are ready, and read the results."""
         start = time.perf_counter()
 
         def between() -> None:
@@ -122,7 +123,7 @@ class PoolTrainer(FastLoopTrainer):
             if self._worker_pool is not None:
                 self._worker_pool.wait_until_idle()
             return read(jobs)
-        except BaseException:  # Ctrl-C too: processes in the middle of a task are of no more use
+        except BaseException:  # also Ctrl-C: workers interrupted in a task cannot be reused
             self.close()
             raise
         finally:
@@ -137,7 +138,7 @@ class PoolTrainer(FastLoopTrainer):
         self._seconds_per_sample[kind] = seconds / max(samples, 1)
 
     def _start(self) -> None:
-        """Start the other processes; without them where the model cannot be sent."""
+        """Start the other processes, unless the model cannot be pickled."""
         federation, local = self._federation, self._local_buffers
         if federation is None:
             return
@@ -146,20 +147,20 @@ class PoolTrainer(FastLoopTrainer):
             data = pack_trainer(self, federation, None if local is None else local.numpy())
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             self._workers = 1
-            warnings.warn(f"training by one process: the model cannot be sent ({problem})", stacklevel=2)
+            warnings.warn(f"training in one process: the model cannot be pickled ({problem})", stacklevel=2)
             return
         if local is not None:
             self.use_local_buffers(torch.from_numpy(data.arrays["local"]))
         self._worker_pool = WorkerPool(self._workers - 1, data)
 
     def start(self, seconds: float = 60.0) -> int:
-        """Start the processes now and wait for them; say how many train, this one included."""
+        """Start the processes now and wait for them; return how many train, including this one."""
         if self._worker_pool is None and self._workers > 1:
             self._start()
         return 1 + (self._worker_pool.wait_until_ready(seconds) if self._worker_pool is not None else 0)
 
     def close(self) -> None:
-        """End the other processes; training goes on without them."""
+        """End the other processes; training continues in this one."""
         if self._worker_pool is not None:
             self._worker_pool.close()
         self._worker_pool, self._workers = None, 1
@@ -167,7 +168,7 @@ class PoolTrainer(FastLoopTrainer):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread, so that bits depend on nothing but the work."""
+    """Compute with one thread, so that results do not depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Memory that processes share by its file descriptor: it has no name, and is gone with its last user."""
+"""Shared memory that processes pass as a file descriptor; it has no name and ends with its last user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGN = 64
 
 
 class SharedArrays:
-    """Arrays in shared memory, by name; whoever knows the spec and has the descriptor sees the same ones."""
+    """Named arrays in shared memory; every process with the descriptor and the spec sees the same arrays."""
 
     def __init__(self, fd: int, spec: Spec) -> None:
         self.fd, self.spec = fd, spec
@@ -32,7 +32,7 @@ class SharedArrays:
 
     @classmethod
     def allocate(cls, spec: Spec) -> SharedArrays:
-        """Reserve memory, all zeros."""
+        """Allocate zeros."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("flameche")
         else:
@@ -43,7 +43,7 @@ class SharedArrays:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], extra: Spec | None = None) -> SharedArrays:
-        """Reserve memory for copies of arrays, and room for more."""
+        """Allocate and copy arrays, plus `extra` arrays of zeros."""
         given = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         shared = cls.allocate(given + (extra or []))
         for name, array in arrays.items():
@@ -51,12 +51,12 @@ class SharedArrays:
         return shared
 
     def close(self) -> None:
-        """Give the descriptor back; arrays stay as long as someone holds them."""
+        """Close the descriptor; arrays stay valid while referenced."""
         os.close(self.fd)
 
 
 def _padded(dtype: str, shape: tuple[int, ...]) -> int:
-    """Count the bytes of an array, up to a multiple of ALIGN; at least some, for there are no empty maps."""
+    """Return the bytes of an array rounded up to ALIGN; at least ALIGN, since empty maps do not exist."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     return max(-(-size // ALIGN), 1) * ALIGN
 

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, one number at a time."""
+"""Writes numbers to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flameche.errors import ConfigError
 
 
 class Board:
-    """Writes numbers by round, for TensorBoard to draw."""
+    """Writes numbers per round for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -20,12 +20,12 @@ class Board:
         self._writer: Any = SummaryWriter(str(folder))
 
     def add(self, round: int, numbers: Mapping[str, float]) -> None:
-        """Write a round's numbers; those that are not there are left out."""
+        """Write a round's numbers; NaN is skipped."""
         for name, value in numbers.items():
             if value == value:
                 self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
     def close(self) -> None:
-        """Write the end."""
+        """Close the event file."""
         self._writer.close()

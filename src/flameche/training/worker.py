@@ -1,6 +1,6 @@
-"""A training process: started by a pool, it holds the federation's data in shared memory and does jobs.
+"""A worker process of the CPU trainer: maps the federation's data from shared memory and runs jobs.
 
-It ends when told to, or when its standard input does, which is when whoever started it is gone.
+It ends when told to, or when its standard input closes because its parent is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTS = ("train", "holdout", "test")
 
 
 def main() -> None:
-    """Serve the pool at the other end of a socket, whose descriptor is the first argument."""
+    """Serve the pool at the other end of a socket whose descriptor is the first argument."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     pool: Connection[Any, Any] = Connection(int(sys.argv[1]))
     prepare_torch("cpu", 1)
@@ -35,7 +35,7 @@ def main() -> None:
         pool.send(("hello", None))
         try:
             trainer = _unpack_trainer(_receive(pool, pool.recv()))
-        except Exception as problem:  # a user's own model can fail in any way
+        except Exception as problem:  # a user's model can raise anything
             pool.send(("failed", _one_line(problem)))
             return
         pool.send(("ready", None))
@@ -43,7 +43,7 @@ def main() -> None:
             task, spec = pool.recv()
             _serve(pool, trainer, task, _receive(pool, spec))
     except (EOFError, OSError):
-        return  # the pool is closed
+        return  # the pool was closed
 
 
 def _end_with_parent() -> None:
@@ -59,7 +59,7 @@ def _serve(pool: Connection[Any, Any], trainer: FastLoopTrainer, task: Task, sha
     answer: tuple[str, str | None] = ("done", None)
     try:
         run_jobs(trainer, task, shared)
-    except Exception as problem:  # a user's own model can fail in any way
+    except Exception as problem:  # a user's model can raise anything
         answer = ("failed", _one_line(problem))
     shared.close()
     pool.send(answer)
@@ -72,7 +72,7 @@ def _one_line(problem: Exception) -> str:
 def pack_trainer(
     trainer: FastLoopTrainer, federation: Federation, local: NDArray[Any] | None
 ) -> SharedArrays:
-    """Lay out what a worker needs to train as this trainer does: a recipe, all samples, local statistics."""
+    """Place what a worker needs in shared memory: settings of the trainer, samples, local statistics."""
     recipe = (trainer.model, trainer.plan, trainer.seed, trainer.dtype)
     names = (federation.name, federation.setting, federation.classes)
     arrays: dict[str, Any] = {"recipe": np.frombuffer(pickle.dumps((recipe, names)), np.uint8)}
@@ -86,8 +86,8 @@ def pack_trainer(
 
 
 def _unpack_trainer(shared: SharedArrays) -> FastLoopTrainer:
-    """Build the trainer that `describe` was given, on the shared data."""
-    sys.path.append(os.getcwd())  # where a user's own model may lie
+    """Build the trainer that `pack_trainer` packed, on the shared data."""
+    sys.path.append(os.getcwd())  # where a user's model may be defined
     given = shared.arrays
     (model, plan, seed, dtype), (name, setting, classes) = pickle.loads(given["recipe"].tobytes())
     train, held, test = (Samples(given[f"{p}.x"], given[f"{p}.y"], given[f"{p}.offsets"]) for p in PARTS)

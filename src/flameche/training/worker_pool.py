@@ -1,4 +1,8 @@
-"""The processes of a pool: started, given tasks, watched, ended. None outlives whoever started it."""
+"""Worker processes of the CPU trainer: the job queue they share, and starting, monitoring and ending them.
+
+A job trains one client or evaluates one chunk of samples. Jobs lie in shared memory and every process takes
+the next one, so the load balances itself; which process does a job does not change its result.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,16 @@ from flameche.training.trainer import Ints, Part, Pull, Sgd
 
 @dataclass(frozen=True)
 class TrainTask:
-    """Train: a job is (row of the models, client, row of the result)."""
+    """Training; a job is (row of the models, client, row of the result)."""
 
     round: int
-    strength: float | None  # of a pull, whose target lies in shared memory too
+    strength: float | None  # of a proximal term, whose target is in shared memory too
     sgd: Sgd | None
 
 
 @dataclass(frozen=True)
 class ScoreTask:
-    """Try: a job is (row of the models, client, first sample, last sample + 1)."""
+    """Evaluation; a job is (row of the models, client, first sample, last sample + 1)."""
 
     part: Part
 
@@ -45,9 +49,9 @@ Task = TrainTask | ScoreTask
 
 
 def job_queue(task: Task, models: Models, jobs: Ints, pull: Pull | None = None) -> SharedArrays:
-    """Lay models [M] and jobs [n ·] out in shared memory, with room for results."""
+    """Place models [M] and jobs [n ...] in shared memory, with space for the results."""
     arrays: dict[str, NDArray[Any]] = {"taken": np.zeros(1, np.int64), "jobs": jobs, **models.to_arrays()}
-    extra: Spec = [("tried", "<f8", (len(jobs), 2))]
+    extra: Spec = [("scores", "<f8", (len(jobs), 2))]
     if isinstance(task, TrainTask):
         extra = [
             (name, arrays[kind].dtype.str, (len(jobs), arrays[kind].shape[1]))
@@ -59,8 +63,8 @@ def job_queue(task: Task, models: Models, jobs: Ints, pull: Pull | None = None) 
 
 
 def next_job(shared: SharedArrays) -> int:
-    """Take the next job's number; the lock is the kernel's, who frees it if its holder dies."""
-    import fcntl  # not on Windows, where nothing is shared
+    """Take the next job's number, under a file lock that the kernel releases if its holder dies."""
+    import fcntl  # not on Windows, which has no worker processes
 
     taken = shared.arrays["taken"]
     fcntl.lockf(shared.fd, fcntl.LOCK_EX)
@@ -75,7 +79,7 @@ def next_job(shared: SharedArrays) -> int:
 def run_jobs(
     trainer: LoopTrainer, task: Task, shared: SharedArrays, between: Callable[[], None] | None = None
 ) -> None:
-    """Do jobs until none is left; call `between` after each."""
+    """Run jobs until none is left; call `between` after each."""
     arrays = {name: torch.from_numpy(array) for name, array in shared.arrays.items()}
     models = Models(arrays["params"], arrays["buffers"])
     jobs = shared.arrays["jobs"].tolist()
@@ -87,13 +91,13 @@ def run_jobs(
                 params, buffers = trainer.train_one(models, k, client, task.round, pull, task.sgd)
                 arrays["trained"][row], arrays["statistics"][row] = params, buffers
             else:
-                shared.arrays["tried"][number] = trainer.score_chunk(models, task.part, tuple(jobs[number]))
+                shared.arrays["scores"][number] = trainer.score_chunk(models, task.part, tuple(jobs[number]))
             if between:
                 between()
 
 
 def read_models(arrays: Arrays) -> Models:
-    """Copy trained models out of shared memory."""
+    """Copy the trained models out of shared memory."""
     return Models(*(torch.from_numpy(arrays[name].copy()) for name in ("trained", "statistics")))
 
 
@@ -101,13 +105,13 @@ def _target(params: torch.Tensor) -> Models:
     return Models(params, params.new_empty(1, 0))
 
 
-State = Literal["starting", "learning", "idle", "busy"]
-# One thread each, whatever libraries think of the machine; no second context on a GPU.
+State = Literal["starting", "loading", "idle", "busy"]
+# One thread each, whatever the libraries' defaults; no CUDA context.
 WORKER_ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class WorkerProcess:
-    """A process, and the socket to it."""
+    """A worker process and the socket to it."""
 
     def __init__(self) -> None:
         self.state: State = "starting"
@@ -119,7 +123,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[its.fileno()],
-            start_new_session=True,  # Ctrl-C is for whoever started it
+            start_new_session=True,  # Ctrl-C goes to the parent only
             env={**os.environ, **WORKER_ENV, "PYTHONPATH": path},
         )
         its.close()
@@ -139,39 +143,39 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Workers that share one trainer's data."""
+    """Worker processes that share one trainer's data; none outlives the process that started it."""
 
     def __init__(self, workers: int, data: SharedArrays) -> None:
         self._data = data
         self._workers: list[WorkerProcess] = []
-        self._end = weakref.finalize(self, _end_all, self._workers, data)  # also when Python ends
+        self._end = weakref.finalize(self, _end_all, self._workers, data)  # also at interpreter exit
         try:
             for _ in range(workers):
                 self._workers.append(WorkerProcess())
         except OSError as problem:
-            _warn(str(problem))
+            _warn_not_started(str(problem))
 
     def assign(self, task: Task, jobs: SharedArrays) -> None:
-        """Hear who is there by now, without waiting, and give them the task."""
+        """Give the task to all workers that are ready by now, without waiting."""
         self.receive(0.0)
         for worker in self._workers:
             if worker.state == "idle":
                 _send(worker, lambda w: w.send((task, jobs.spec), jobs), "busy")
 
     def wait_until_idle(self) -> None:
-        """Wait until nobody is busy."""
+        """Wait until no worker is busy."""
         while any(worker.state == "busy" for worker in self._workers):
             self.receive(None)
 
     def wait_until_ready(self, seconds: float) -> int:
-        """Wait for all workers that are starting; count those that are there."""
-        kill = time.monotonic() + seconds
-        while any(w.state in ("starting", "learning") for w in self._workers) and time.monotonic() < kill:
-            self.receive(kill - time.monotonic())
+        """Wait for workers that are starting; return how many are ready."""
+        deadline = time.monotonic() + seconds
+        while any(w.state in ("starting", "loading") for w in self._workers) and time.monotonic() < deadline:
+            self.receive(deadline - time.monotonic())
         return sum(worker.state in ("idle", "busy") for worker in self._workers)
 
     def receive(self, seconds: float | None) -> None:
-        """Take in what workers say."""
+        """Process the workers' messages."""
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(pipes), seconds):
             worker = pipes[pipe]  # type: ignore[index]
@@ -183,18 +187,18 @@ class WorkerPool:
                     raise _died(worker) from problem
             if what == "failed" and worker.state == "busy":
                 raise TrainingError(f"a training process failed: {why}")
-            if what == "failed":  # it never came to work, which can go on without it
+            if what == "failed":  # it failed to start; the others continue
                 self._workers.remove(worker)
                 worker.kill()
-                _warn(why)
+                _warn_not_started(why)
             elif what == "hello":
-                _send(worker, lambda w: w.send(self._data.spec, self._data), "learning")
+                _send(worker, lambda w: w.send(self._data.spec, self._data), "loading")
             else:
                 worker.state = "idle"
 
     @property
     def pids(self) -> list[int]:
-        """List the processes' ids."""
+        """List the process ids."""
         return [worker.process.pid for worker in self._workers]
 
     def close(self) -> None:
@@ -224,12 +228,12 @@ def _died(worker: WorkerProcess) -> TrainingError:
     )
 
 
-def _warn(why: str) -> None:
+def _warn_not_started(why: str) -> None:
     warnings.warn(f"training with fewer processes: one could not start ({why})", stacklevel=3)
 
 
 def _exit_reason(worker: WorkerProcess) -> str:
-    """Say how a process ended that is no longer heard."""
+    """Describe how a process ended that no longer answers."""
     try:
         code = worker.process.wait(5)
     except subprocess.TimeoutExpired:

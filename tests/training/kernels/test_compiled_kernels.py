@@ -1,4 +1,4 @@
-"""Products of Triton's kernels as they are compiled for an H100 or H200, which takes no GPU."""
+"""The matrix products of the Triton kernels, as compiled for an H100 or H200; needs no GPU."""
 
 import os
 import re

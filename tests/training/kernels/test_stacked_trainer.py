@@ -1,4 +1,4 @@
-"""The fused trainer against the plain loop, in float64; on CUDA too where there is one (pytest -m gpu)."""
+"""The stacked trainer against the plain loop, in float64; on CUDA too where there is one (pytest -m gpu)."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def device(request):
 
 
 def both(kind="small-cnn", sizes=UNEQUAL, device="cpu", model=None, dtype=torch.float64, more=None, **plan):
-    """The plain loop and the fused trainer, alike."""
+    """The plain loop and the stacked trainer, with the same settings."""
     federation = tiny_federation(sizes=sizes, shape=SHAPES[kind])
     plan = TrainingPlan(**{"epochs": 2, "batch": 4, **plan})
     return [

@@ -1,4 +1,4 @@
-"""Triton's primitives against plain torch's; on a GPU, or interpreted by Triton (TRITON_INTERPRET=1)."""
+"""The Triton operations against those in torch; on a GPU, or with TRITON_INTERPRET=1."""
 
 import os
 
@@ -148,7 +148,7 @@ BLOCK = ConvPool(Window(MapShape(8, 8, 64, 64), (3, 3), (1, 1), (1, 1)))
 
 
 @pytest.mark.parametrize(
-    ("plan", "outputs", "images", "width", "tiles"),
+    ("geometry", "outputs", "images", "width", "tiles"),
     [
         (LENET, 8, True, 4, {"forward": Tile(128, 16, 32), "weight": Tile(32, 64, 32)}),
         (LENET, 8, True, 2, {"forward": Tile(128, 16, 32), "weight": Tile(64, 64, 32, 8)}),

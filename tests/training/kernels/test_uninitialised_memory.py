@@ -1,6 +1,6 @@
-"""Memory that nobody wrote must never count: with NaN in all new tensors, every number stays to the bit.
+"""Uninitialised memory must not affect results: with NaN in all new tensors, they stay the same to the bit.
 
-TRITON_INTERPRET=1 tries Triton's primitives as well, which takes minutes.
+TRITON_INTERPRET=1 tests Triton's operations as well, which takes minutes.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The way through a stack of networks and back: what a pass carries, and the order of its steps."""
+"""Forward and backward passes through a stack of networks: the data of a pass, and the order of its steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flameche.training.kernels.torch_ops import TorchOps
 
 @dataclass
 class Pass:
-    """One pass over a stack: weights [M T], running statistics [M Q], real samples count [M]; None: scoring.
+    """One pass over a stack: weights [M T], statistics [M Q], real samples count [M], None for evaluation.
 
-    `exact` are the weights in full precision, which BatchNorm takes; `weights` may be a copy in a lower one.
+    `master_weights` are in full precision, for BatchNorm; `weights` may be a copy in lower precision.
     """
 
     ops: TorchOps
@@ -25,37 +25,37 @@ class Pass:
     stats: Tensor
     count: Tensor | None = None
     grads: Tensor | None = None
-    data: tuple[Tensor, Tensor] | None = None  # bytes and index, for a first layer that gathers by itself
+    data: tuple[Tensor, Tensor] | None = None  # bytes and index, for a first layer that reads images
     saved: dict[int, Any] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
-        """Tell whether there will be a way back."""
+        """Tell whether a backward pass follows."""
         return self.count is not None
 
 
 class Layer(Protocol):
     """One operation of a network."""
 
-    map_shape: MapShape  # of what comes out
+    map_shape: MapShape  # of the output
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
-        """Compute the layer's value."""
+        """Compute the output."""
         ...
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Give the inputs' gradients, on top of `into` where given; `grad` may be overwritten."""
+        """Return the inputs' gradients, added to `into` where given; `grad` may be overwritten."""
         ...
 
 
 def accumulate(into: Tensor | None, grad: Tensor) -> Tensor:
-    """Add up what two ways back bring."""
+    """Add a gradient to the one of another path."""
     return grad if into is None else into.add_(grad)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A layer, where it reads and where it writes; value 0 is the images."""
+    """A layer, the values it reads and the value it writes; value 0 is the images."""
 
     layer: Layer
     inputs: tuple[int, ...]
@@ -63,7 +63,7 @@ class Step:
 
 
 def forward(steps: Sequence[Step], ctx: Pass, images: Tensor | None) -> Tensor:
-    """Run a network; values are let go when nothing reads them any more."""
+    """Run a network; values are freed after their last use."""
     last = {i: n for n, step in enumerate(steps) for i in step.inputs}
     values: dict[int, Tensor] = {} if images is None else {0: images}
     for n, step in enumerate(steps):
@@ -75,7 +75,7 @@ def forward(steps: Sequence[Step], ctx: Pass, images: Tensor | None) -> Tensor:
 
 
 def backward(steps: Sequence[Step], ctx: Pass, grad: Tensor) -> None:
-    """Go back through a network from the gradient of its output."""
+    """Propagate the gradient of the output back through a network."""
     grads = {steps[-1].output: grad}
     for step in reversed(steps):
         into = [grads.get(i) for i in step.inputs]

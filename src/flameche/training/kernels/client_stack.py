@@ -1,4 +1,4 @@
-"""A stack of clients in training: their packed models, moments and work, all in place, and one step of it."""
+"""A stack of clients in training: their packed models, Adam moments and batches in place, and one step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from flameche.training.trainer import Ints, Pull, Sgd, TrainingPlan, batch_edges
 
 @dataclass(frozen=True)
 class BatchTable:
-    """index [S M b] into all samples; at step s, client m's first count[s, m] are real; none: it rests.
+    """A round's batches: index [S M b] into all samples; client m's first count[s, m] are real at step s.
 
-    A batch is filled up with its own first sample, so that what is computed of it in vain stays in range.
-    how [S M b 4]: flips, shifts and turns, where images are augmented.
+    A batch is padded with its own first sample; a client with count 0 does not step.
+    transforms [S M b 4]: the augmentation, if any.
     """
 
     index: Ints
@@ -35,7 +35,7 @@ class BatchTable:
 
 
 def max_steps_and_batch(sizes: Sequence[int], plan: TrainingPlan) -> tuple[int, int]:
-    """Give the most steps and the most samples of a step that clients of these sizes take in a round."""
+    """Return the most steps of a round and the most samples of a step, for clients of these sizes."""
     steps = batch = 1
     for size in set(map(int, sizes)):
         edges = batch_edges(size, plan)
@@ -48,7 +48,7 @@ def batch_table(
     clients: Sequence[int], sizes: Sequence[int], firsts: Sequence[int], plan: TrainingPlan, batch: int,
     seed: int, round: int,
 ) -> BatchTable:  # fmt: skip
-    """Lay out the `batches` of clients, of such sizes, whose samples begin at `firsts`."""
+    """Build the table of the `batches` of clients with these sizes, whose samples begin at `firsts`."""
     most = max(len(_pattern(size, plan, batch)[1]) for size in sizes)
     index = np.zeros((most, len(clients), batch), np.int64)
     count = np.zeros((most, len(clients)), np.int64)
@@ -64,7 +64,7 @@ def batch_table(
 
 @lru_cache(maxsize=4096)
 def _pattern(size: int, plan: TrainingPlan, batch: int) -> tuple[Ints, Ints]:
-    """Tell which of its drawn samples a client of this size takes where [S b], and how many are real [S]."""
+    """Return which of its shuffled samples a client of this size uses [S b], and how many are real [S]."""
     epoch = [np.arange(a, b) for a, b in pairwise(batch_edges(size, plan))]
     rows = np.stack([np.concatenate([part, np.full(batch - len(part), part[0])]) for part in epoch])
     real = np.array([len(part) for part in epoch])
@@ -73,7 +73,7 @@ def _pattern(size: int, plan: TrainingPlan, batch: int) -> tuple[Ints, Ints]:
 
 
 def step_widths(count: Ints, allowed_widths: Sequence[int]) -> Ints:
-    """Choose how many clients each step runs over, of a ladder of widths; those with most steps are first."""
+    """Choose how many clients each step runs over, of the allowed widths; clients with most steps first."""
     active = (count > 0).sum(axis=1)
     steps = np.sort(np.array(allowed_widths))
     chosen: Ints = steps[np.searchsorted(steps, active)]
@@ -81,9 +81,9 @@ def step_widths(count: Ints, allowed_widths: Sequence[int]) -> Ints:
 
 
 class ClientStack:
-    """Room for M clients that take steps together; every step has one shape, so one graph replays them all.
+    """Memory for M clients that step together; every step has the same shapes, so one graph replays them all.
 
-    `low` is the precision of values and products; weights, moments and statistics keep their own.
+    `low` is the precision of activations and products; weights, moments and statistics keep their own.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ClientStack:
 
     @torch.no_grad()
     def _step(self, width: int, lr: float, strength: float, sgd: Sgd | None) -> None:
-        """Take one step with the first clients: gather, forward, back, optimise; then turn the page."""
+        """Take one step with the first `width` clients: gather, forward, backward, update; then advance."""
         index = self.index.index_select(0, self.now)[0, :width]
         count = self.count.index_select(0, self.now)[0, :width]
         grads = self.grads[:width]
@@ -176,7 +176,7 @@ class ClientStack:
 
 
 def _halving_widths(clients: int) -> list[int]:
-    """Halve the width while clients run out of steps: at most half of a step is in vain, by few graphs."""
+    """Halve the width repeatedly: at most half of a step is padding, with few graphs."""
     found = [clients]
     while found[-1] > 1:
         found.append(-(-found[-1] // 2))

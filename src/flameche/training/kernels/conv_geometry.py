@@ -1,4 +1,4 @@
-"""How a window slides over a map: shapes, taps, and which taps ever meet the map."""
+"""The geometry of convolution and pooling: shapes, kernel positions, and which of them overlap the map."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class MapShape:
-    """The shape of one image's values: a map of height x width with channels, features being a 1x1 map.
+    """The shape of one image's values: a map of height x width with channels; features are a 1x1 map.
 
-    `pitch` is the number of channels in memory, which may be larger; those beyond are always zero.
+    `pitch` is the number of channels in memory, which may be larger; padding channels are zero.
     """
 
     height: int
@@ -21,18 +21,18 @@ class MapShape:
 
     @property
     def pixels(self) -> int:
-        """Count the places of the map."""
+        """Return the number of pixels."""
         return self.height * self.width
 
     @property
     def numel(self) -> int:
-        """Count the values in memory."""
+        """Return the number of values in memory."""
         return self.pixels * self.pitch
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window that slides over a map; its places are the taps, row by row."""
+    """A kernel or pooling window sliding over a map; its positions are called taps, row by row."""
 
     map_shape: MapShape
     kernel: Pair
@@ -41,12 +41,12 @@ class Window:
 
     @property
     def taps(self) -> int:
-        """Count the places of the window."""
+        """Return the number of taps."""
         return self.kernel[0] * self.kernel[1]
 
     @property
     def out(self) -> Pair:
-        """Give height and width of what comes out."""
+        """Return height and width of the output."""
         size = (self.map_shape.height, self.map_shape.width)
         height, width = (
             (n + 2 * p - k) // s + 1
@@ -56,11 +56,11 @@ class Window:
 
     @property
     def plain(self) -> bool:
-        """Tell whether every place of the map is its own window."""
+        """Tell whether it is a 1x1 window with stride 1."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
     def table(self) -> list[list[int]]:
-        """Tell which tap joins each place of the map to each place of what comes out; -1 for none."""
+        """Return which tap connects each input pixel to each output pixel; -1 for none."""
         height, width = self.out
         found = []
         for y in range(self.map_shape.height):
@@ -78,28 +78,28 @@ class Window:
 
 @dataclass(frozen=True)
 class ConvPool:
-    """A window, and the pooling of what comes out of it: one sliding of a wider window by a wider stride."""
+    """A convolution followed by pooling, as one wider window with a wider stride."""
 
     window: Window
     pool: int = 1  # side and stride of the pooling window
 
     @property
     def kernel(self) -> Pair:
-        """Give height and width of the wider window."""
+        """Return height and width of the wider window."""
         (kh, kw), (sh, sw) = self.window.kernel, self.window.stride
         return kh + sh * (self.pool - 1), kw + sw * (self.pool - 1)
 
     @property
     def stride(self) -> Pair:
-        """Give the wider stride."""
+        """Return the wider stride."""
         return self.window.stride[0] * self.pool, self.window.stride[1] * self.pool
 
     @property
     def out(self) -> Pair:
-        """Give height and width of what is left after pooling."""
+        """Return height and width after pooling."""
         return self.window.out[0] // self.pool, self.window.out[1] // self.pool
 
 
 def round_up(n: int, step: int) -> int:
-    """Round up to a multiple."""
+    """Round up to a multiple of `step`."""
     return -(-n // step) * step

@@ -1,4 +1,4 @@
-"""CUDA graphs: what runs often is captured once and replayed, so that launches cost next to nothing."""
+"""CUDA graphs: a step is captured once and replayed, so that launching its kernels costs almost nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 
 class GraphCache:
-    """Runs functions of no arguments that read and write fixed tensors, each known by a key.
+    """Runs functions without arguments that read and write fixed tensors, each identified by a key.
 
-    The first call of a key just runs, which also compiles and warms up; the second captures; later ones
-    replay. So every call does its work once, whatever state it changes.
+    The first call of a key runs the function, which compiles and warms up; the second captures a graph; later
+    calls replay it. Every call does the work exactly once.
     """
 
     def __init__(self, device: str, capture: bool = True) -> None:
@@ -25,7 +25,7 @@ class GraphCache:
         self._pool: Any = None
 
     def run(self, key: Hashable, function: Callable[[], None]) -> None:
-        """Do it once more."""
+        """Run the function of this key once more."""
         if not self._capture:
             function()
         elif key in self._graphs:
@@ -39,7 +39,7 @@ class GraphCache:
 
     def _captured(self, function: Callable[[], None]) -> Any:
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what the warm-up used goes to the graph
+        torch.cuda.empty_cache()  # gives the graph what the warm-up used
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -49,7 +49,7 @@ class GraphCache:
 
 
 def _aside(function: Callable[[], None]) -> None:
-    """Run on a stream of its own, as a warm-up before a capture must."""
+    """Run on a separate stream, as a warm-up before a capture must."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -59,7 +59,7 @@ def _aside(function: Callable[[], None]) -> None:
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Set how matrix products round; and spare filling memory that is written anyway."""
+    """Set how matrix products round, and skip filling new memory that is written anyway."""
     before = torch.backends.cuda.matmul.allow_tf32
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"

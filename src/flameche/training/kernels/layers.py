@@ -1,7 +1,7 @@
 """Layers over a stack of networks: M clients, each with its own weights and images, in the same operations.
 
-A value is a map [M b H W C]. Every layer knows its way forward and its way back; the gradient of its weights
-goes straight to where the optimiser reads it. What a layer returns on its way back belongs to the caller.
+A value is a map [M b H W C]. Every layer has a forward and a backward pass; weight gradients are written
+directly to where the optimiser reads them. The caller owns what a backward pass returns.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from flameche.training.kernels.autodiff import Pass, accumulate
 from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window
 from flameche.training.kernels.torch_ops import Table
 
-MIN_BLOCKS = 512  # blocks of work that keep a GPU busy; a weight gradient over fewer is cut into parts
+MIN_BLOCKS = 512  # thread blocks that occupy a GPU; weight gradients with fewer are split
 
 
 @dataclass(eq=False)
 class MatMul:
-    """A convolution or a linear layer as one matrix product per client: rows of `columns` values by weights.
+    """A convolution or linear layer as one matrix product per client: rows of `columns` values times weights.
 
-    `lower`: "direct" takes the map as it is, "im2col" lays out what each window sees, "expanded" builds the
-    matrix from a whole small map to all that comes out.
+    `lowering`: "direct" takes the map as it is, "im2col" lays out the input of each window, "expanded" builds
+    the matrix from a whole small map to the whole output.
     """
 
     map_shape: MapShape
     window: Window
     lowering: str
-    weight: int  # where the matrix begins
+    weight: int  # offset of the matrix
     columns: int
-    bias: int | None  # where a bias of its own begins; in patches it lies below the weights
+    bias: int | None  # offset of a separate bias; with im2col it is a row of the matrix
     append_one: bool
     frozen: tuple[bool, bool]
     table: Table = field(default_factory=list)
     relu: bool = False
-    reads_images: bool = False  # reads images: no gradient is wanted
-    direct_rows: int = 1  # rows per image of a direct product
+    reads_images: bool = False  # then its input needs no gradient
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
         """Multiply, add the bias, apply ReLU."""
@@ -117,7 +116,7 @@ class MatMul:
 
 
 def _split_count(rows: Tensor, grad: Tensor) -> int:
-    """Choose in how many parts a sum over many rows is taken, so that enough work runs side by side."""
+    """Return in how many parts to split a sum over many rows, so that enough blocks run in parallel."""
     tiles = len(rows) * -(-rows.shape[2] // 64) * -(-grad.shape[2] // 64)
     parts = 1
     while (
@@ -131,7 +130,7 @@ def _split_count(rows: Tensor, grad: Tensor) -> int:
 
 @dataclass(eq=False)
 class BatchNorm:
-    """BatchNorm over a client's own real samples; then a residual, then ReLU, where they follow."""
+    """BatchNorm over a client's own real samples, then optionally a residual, then ReLU."""
 
     map_shape: MapShape
     weight: int
@@ -140,10 +139,10 @@ class BatchNorm:
     momentum: float
     eps: float
     relu: bool = False
-    scratch: bool = False  # its weights are frozen: their gradients go nowhere
+    scratch: bool = False  # its weights are frozen, so their gradients are dropped
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
-        """Normalise; by the running statistics when scoring."""
+        """Normalise; with running statistics in evaluation."""
         x, residual = inputs[0], inputs[1] if len(inputs) > 1 else None
         weight, bias = (
             ctx.master_weights.narrow(1, at, self.map_shape.pitch) for at in (self.weight, self.bias)
@@ -158,7 +157,7 @@ class BatchNorm:
         return saved.y
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Go back, and hand the residual its gradient."""
+        """Return the gradients of the input and the residual."""
         assert ctx.count is not None
         saved, weight = ctx.saved.pop(id(self))
         if ctx.grads is None or self.scratch:
@@ -175,27 +174,27 @@ class BatchNorm:
 
 @dataclass(eq=False)
 class MaxPool:
-    """The largest value of each window, after ReLU where one comes before it: they commute."""
+    """Max pooling, followed by ReLU where one came before it: they commute."""
 
     map_shape: MapShape
     window: Window
     relu: bool = False
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
-        """Take the largest."""
+        """Take the maximum of each window."""
         y, where = ctx.ops.max_pool(inputs[0], self.window, self.relu)
         if ctx.training:
             ctx.saved[id(self)] = where
         return y
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Send gradients to where the largest were."""
+        """Route gradients to where the maxima were."""
         return [accumulate(into[0], ctx.ops.max_pool_backward(grad, ctx.saved.pop(id(self)), self.window))]
 
 
 @dataclass(eq=False)
 class MeanPool:
-    """The mean of each window; windows tile the map."""
+    """Average pooling by windows that tile the map."""
 
     map_shape: MapShape
     window: Window
@@ -208,11 +207,11 @@ class MeanPool:
         return used.as_strided(shape, (a, b, y * kh, y, row * kw, row, c))
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
-        """Take the mean."""
+        """Take the mean of each window."""
         return self._tiles(inputs[0]).mean((3, 5))
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Share each gradient out evenly."""
+        """Distribute each gradient evenly."""
         map_shape = self.window.map_shape
         back = grad.new_zeros(*grad.shape[:2], map_shape.height, map_shape.width, map_shape.pitch)
         self._tiles(back).add_((grad / self.window.taps)[:, :, :, None, :, None])
@@ -224,14 +223,14 @@ Derivative = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(eq=False)
 class Activation:
-    """An activation: its function, and its slope by input and output."""
+    """An activation function and its derivative in terms of input and output."""
 
     map_shape: MapShape
     function: Callable[[Tensor], Tensor]
     derivative: Derivative
 
     def forward(self, ctx: Pass, inputs: list[Tensor]) -> Tensor:
-        """Apply it; channels that are not there stay zero."""
+        """Apply the function; padding channels stay zero."""
         y = self.function(inputs[0])
         if self.map_shape.pitch > self.map_shape.channels:
             y[..., self.map_shape.channels :] = 0
@@ -240,7 +239,7 @@ class Activation:
         return y
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Multiply by the slope."""
+        """Multiply by the derivative."""
         return [accumulate(into[0], grad.mul_(self.derivative(*ctx.saved.pop(id(self)))))]
 
 
@@ -255,20 +254,24 @@ class Add:
         return inputs[0] + inputs[1]
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Give both the same, each its own copy."""
+        """Pass the gradient to both inputs, each its own copy."""
         return [accumulate(into[0], grad.clone()), accumulate(into[1], grad)]
 
 
 @dataclass(eq=False)
 class ImplicitConv:
-    """Its weights lie as [taps pitch] rows of form.pitch outputs, the bias in the row below."""
+    """A convolution without im2col, fused with the ReLU and pooling that follow.
+
+    It pays where windows see few values, since im2col is then most of the memory traffic. Weights lie as
+    [taps pitch] rows of out pitch columns, the bias in the row below.
+    """
 
     map_shape: MapShape
     geometry: ConvPool
-    weight: int  # where the matrix begins
+    weight: int  # offset of the matrix
     columns: int
     bias: bool
-    reads_images: bool  # reads images: no gradient is wanted
+    reads_images: bool  # then its input needs no gradient
     relu: bool = False
 
     def _matrix(self, packed: Tensor) -> Tensor:
@@ -286,7 +289,7 @@ class ImplicitConv:
         return slid.y
 
     def backward(self, ctx: Pass, grad: Tensor, into: list[Tensor | None]) -> list[Tensor]:
-        """Give the gradients of weights and map."""
+        """Return the gradient of the input and write that of the weights."""
         slid, weights = ctx.saved.pop(id(self))
         out = None if ctx.grads is None else self._matrix(ctx.grads)
         back = ctx.ops.conv_pool_backward(

@@ -1,7 +1,7 @@
-"""The fastest trainer: stacked layers, batches padded to one shape, on CUDA one captured graph for all steps.
+"""The stacked trainer: batches padded to one shape, and on CUDA one captured graph for all steps.
 
-Its numbers are the plain loop's: samples that fill a batch up have no weight in losses or BatchNorm, and a
-client with no step left rests.
+Its results are the plain loop's: padding samples have no weight in losses or BatchNorm, and a client that has
+no step left keeps its model.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from flameche.training.models import Models
 from flameche.training.trainer import Floats, Ints, Pull, Sgd, batch_edges
 from flameche.training.vectorised import SCORE_WEIGHTS, VectorisedTrainer
 
-GPU_SHARE = 0.6  # of what is free on a GPU
+GPU_SHARE = 0.6  # of the free memory
 CPU_BYTES = 2 * 2**30
 GIB = 2**30
 
 
 def memory_budget(device: str, wanted_gib: float | None = None) -> int:
-    """Give the bytes that training may take: as asked, or by default a share of what the device has free."""
+    """Return the bytes that training may use: as given, or a share of what is free on the device."""
     if wanted_gib is not None:
         return int(wanted_gib * GIB)
     if device == "cuda":
@@ -44,10 +44,15 @@ def memory_budget(device: str, wanted_gib: float | None = None) -> int:
 def client_bytes(
     network: StackedNetwork, flat: int, batch: int, wide: int, narrow: int, plain: bool = True
 ) -> int:
-    """Estimate the bytes of one client in training: weights, moments, gradients, values of a batch.
+    """Estimate the bytes of one client in training: weights, moments, gradients, activations of a batch.
 
-    flat: numbers of a model as it travels, before and after; wide and narrow: bytes of a number of weights
-    and of values; plain: patches of all convolutions are laid out.
+    Args:
+        network: the translated network.
+        flat: parameters of a model, which is held before and after.
+        batch: samples of a step.
+        wide: bytes of a weight.
+        narrow: bytes of an activation.
+        plain: whether all convolutions use im2col.
     """
     layout = network.weights
     models = 2 * flat + layout.total + 2 * layout.trained + network.stats.total
@@ -57,21 +62,21 @@ def client_bytes(
 
 
 def _expanded_numbers(layer: object) -> int:
-    """Count the numbers of matrices that are built anew at every step, and of their gradients."""
+    """Count the entries of weight matrices that are rebuilt at every step, and of their gradients."""
     if not isinstance(layer, MatMul) or layer.lowering != "expanded":
         return 0
     return 2 * layer.window.map_shape.numel * layer.map_shape.numel
 
 
 def stack_width(budget: int, each: int, clients: int) -> int:
-    """Choose how many of the clients train at once: as few equal parts as the budget allows."""
+    """Return how many clients train at once, in as few equal parts as the budget allows."""
     most = max(1, budget // each)
     parts = -(-clients // most)
     return -(-clients // parts)
 
 
 def default_ops(device: str, dtype: torch.dtype) -> TorchOps:
-    """Take Triton's on CUDA, in the precisions they are written for; else plain torch."""
+    """Return Triton's operations on CUDA, in the precisions they support; else plain torch."""
     if device == "cuda" and dtype != torch.float64:
         try:
             from flameche.training.kernels.triton_ops import TritonOps
@@ -81,17 +86,23 @@ def default_ops(device: str, dtype: torch.dtype) -> TorchOps:
     return TorchOps()
 
 
-MAX_STACKS = 3  # kept at once: each holds models, moments and its graphs' memory
-SCORE_IMAGES = 2**16  # images x models of one forward pass
+MAX_STACKS = 3  # each holds models, moments and the memory of its graphs
+SCORE_IMAGES = 2**16  # images x models in one forward pass
 SCORE_MODELS = 64
-ALIGN = 8  # numbers: what matrix units want their rows to be multiples of
+ALIGN = 8  # matrix units want row lengths to be multiples of this
 
 
 class StackedTrainer(VectorisedTrainer):
-    """Trains and scores stacked models, for modules that `stacked_program` can translate.
+    """Trains and evaluates stacked models, for modules that `stack_network` can translate.
 
-    precision: how values and products are rounded on CUDA; "bf16" anywhere. budget_gib: what stacks may take,
-    besides the data and the models that come back; clients beyond it train one stack after another.
+    Args:
+        precision: rounding of activations and products on CUDA; "bf16" on any device.
+        budget_gib: memory for stacks, besides the data and the returned models; clients beyond it train in a
+            second stack, and so on.
+        capture: replay steps as CUDA graphs.
+        align: channels are padded to a multiple of this.
+        ops: the operations, by default those of `default_ops`.
+        implicit_convs: which convolutions run without im2col.
     """
 
     def __init__(
@@ -152,7 +163,7 @@ class StackedTrainer(VectorisedTrainer):
             [-len(batch_edges(n, self.plan)) for n in self.sizes[clients].tolist()], kind="stable"
         )
         width = self._max_width or stack_width(self._budget, self._bytes_per_client, len(clients))
-        # One tensor for all, trained in place: beside the stack nothing else grows with the clients.
+        # One tensor, trained in place: besides the stack, only this grows with the number of clients.
         trained = self._start(models.pick(pick[order]), clients[order])
         with matmul_precision(self._precision):
             for a in range(0, len(clients), width):
@@ -177,7 +188,7 @@ class StackedTrainer(VectorisedTrainer):
         return Models(models.params, self._local_buffers[self._to_device(clients)])
 
     def _stack(self, width: int, drop_unused: bool) -> ClientStack:
-        """Find room for so many clients, or make it in place of what was made first."""
+        """Return a stack for this many clients; the oldest stacks are dropped to make room."""
         if (width, drop_unused) not in self._stacks:
             while self._stacks and (
                 len(self._stacks) >= MAX_STACKS or self._bytes_used(width) > self._budget
@@ -200,14 +211,14 @@ class StackedTrainer(VectorisedTrainer):
         return self._stacks[width, drop_unused]
 
     def _bytes_used(self, more: int) -> int:
-        """Estimate what all stacks take together with one of so many clients more."""
+        """Estimate the bytes of all stacks together with one more of this many clients."""
         return self._bytes_per_client * (more + sum(width for width, _ in self._stacks))
 
     @torch.no_grad()
     def _score_stack(
         self, models: Models, k: Ints, who: Ints, samples: list[Ints], data: DeviceSamples
     ) -> list[Floats]:
-        """Give loss and hit of each sample, [n 2] per model; shorter lists are filled up."""
+        """Return loss and correctness of each sample, [n 2] per model; shorter lists are padded."""
         picked, network = models.pick(k), self._network(True)
         buffers = picked.buffers if self._local_buffers is None else self._local_buffers[self._to_device(who)]
         weights = picked.params.new_zeros(len(k), network.weights.total)
@@ -231,12 +242,12 @@ class StackedTrainer(VectorisedTrainer):
         return [each[: len(mine)] for each, mine in zip(values, samples, strict=True)]
 
     def _images_per_pass(self, models: int) -> int:
-        """Choose how many images each model is tried on at once, by what memory allows."""
+        """Return on how many images each model is evaluated at once, given the memory."""
         each = self._network(True).numbers_per_image(self._uses_torch_ops) * self._compute_dtype.itemsize
         return max(1, min(self._budget // 4 // (each * models), SCORE_IMAGES // models))
 
     def _models_per_pass(self, longest: int) -> int:
-        """Choose how many models are tried at once: images wait for each other, weights need room."""
+        """Return how many models are evaluated at once."""
         return max(1, min(SCORE_WEIGHTS // len(self._initial[0]), SCORE_MODELS))
 
 

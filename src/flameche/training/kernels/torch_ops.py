@@ -1,6 +1,6 @@
-"""What stacked layers are made of besides matrix products, in plain torch; `kernels` has the same for CUDA.
+"""The operations of stacked layers in plain torch, besides matrix products; `triton_ops` has them for CUDA.
 
-Maps are [M b H W C], channels last. Of a batch, the first count[M] samples are real; the others fill it up.
+Maps are [M b H W C], channels last. The first count[M] samples of a batch are real; the others are padding.
 """
 
 from __future__ import annotations
@@ -14,61 +14,61 @@ from torch.nn.functional import pad
 from flameche.models.features import to_input
 from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's own
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # the defaults of torch.optim.Adam
 Table = list[list[int]]
-Source = Tensor | tuple[Tensor, Tensor]  # a map, or bytes and which of them
-RELU_BLOCKED = 255  # in place of the tap whose value was largest: ReLU let none through
+Source = Tensor | tuple[Tensor, Tensor]  # a map, or bytes and the index of those to use
+RELU_BLOCKED = 255  # instead of the maximum's tap where ReLU is zero
 
 
 @dataclass(frozen=True)
 class SavedNorm:
-    """What the way back through a BatchNorm needs."""
+    """What the backward pass of BatchNorm needs."""
 
     x: Tensor
     y: Tensor
     mean: Tensor  # [M C]
-    scale: Tensor  # [M C], one over the standard deviation
+    scale: Tensor  # [M C], inverse standard deviation
 
 
 @dataclass(frozen=True)
 class SavedConv:
-    """What the way back through a convolution and its pooling needs."""
+    """What the backward pass of a convolution with pooling needs."""
 
     source: Source
     y: Tensor
-    where: Tensor | None  # the largest value's place in its pooling window, `DEAD` for none
-    rows: Tensor | None = None  # what each window saw, where it was laid out
-    wide: Tensor | None = None  # weights for all places of the pooling window, where they were
+    where: Tensor | None  # position of the maximum in its pooling window, or `RELU_BLOCKED`
+    rows: Tensor | None = None  # the im2col matrix, if there is one
+    wide: Tensor | None = None  # expanded weights, if there are any
 
 
 class TorchOps:
-    """The primitives on any device and in any precision."""
+    """The operations on any device in any precision."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def _as_tensor(self, table: Table, near: Tensor) -> Tensor:
-        """Keep a table on the device: while a graph is captured, none can be sent there."""
+        """Keep a table on the device: it cannot be copied there while a graph is captured."""
         key = tuple(map(tuple, table))
         if key not in self._tables:
             self._tables[key] = torch.tensor(table, device=near.device)
         return self._tables[key]
 
     def load_images(self, data: Tensor, index: Tensor, pitch: int, dtype: torch.dtype) -> Tensor:
-        """Gather bytes [n H W C] by index [M b] and scale them to what a network is fed."""
+        """Gather bytes [n H W C] by index [M b] and scale them to the network's input."""
         found = to_input(data[index], dtype)
         return pad(found, (0, pitch - found.shape[-1])) if pitch > found.shape[-1] else found
 
     def im2col_images(
         self, data: Tensor, index: Tensor, window: Window, columns: int, append_one: bool, dtype: torch.dtype
     ) -> Tensor:
-        """Gather bytes and lay out their patches: `patches` of `images`."""
+        """Gather bytes and apply `im2col`."""
         return self.im2col(
             self.load_images(data, index, window.map_shape.pitch, dtype), window, columns, append_one
         )
 
     def im2col(self, x: Tensor, window: Window, columns: int, append_one: bool) -> Tensor:
-        """Lay out what each window sees [M b*H'*W' columns], taps by channels; then a one, if asked, zeros.
+        """Lay out the input of each window [M b*H'*W' columns], taps by channels; a one if asked; zeros.
 
         The one multiplies a bias that lies below the weights.
         """
@@ -86,7 +86,7 @@ class TorchOps:
         return out.flatten(1, 3)
 
     def col2im(self, patches: Tensor, window: Window, into: Tensor | None) -> Tensor:
-        """Add up patches where they overlap, the way back of `patches`; on top of `into` if given."""
+        """Sum overlapping windows, the backward pass of `im2col`; added to `into` if given."""
         (kh, kw), (sh, sw), (ph, pw) = window.kernel, window.stride, window.padding
         map_shape, (height, width) = window.map_shape, window.out
         stack = patches.view(len(patches), -1, height, width, patches.shape[2])
@@ -102,12 +102,12 @@ class TorchOps:
         return inner.contiguous() if into is None else into.add_(inner)
 
     def expand_taps(self, weights: Tensor, table: Table) -> Tensor:
-        """Build the matrix from all of a small map to all that comes out, of taps' weights [M T C O]."""
+        """Build the matrix from a whole small map to the whole output, from weights of taps [M T C O]."""
         places = self._as_tensor(table, weights)
         return weights[:, places].permute(0, 1, 3, 2, 4).flatten(3, 4).flatten(1, 2)
 
     def collect_taps(self, wide: Tensor, table: Table, out: Tensor) -> None:
-        """Add up each tap's part of `spread`'s matrix into out [M T C O], the way back."""
+        """Sum each tap's blocks of `expand_taps`' matrix into out [M T C O], its backward pass."""
         blocks = wide.view(len(wide), len(table), out.shape[2], len(table[0]), out.shape[3])
         for tap in range(out.shape[1]):
             parts = [blocks[:, i, :, o] for i, row in enumerate(table) for o, t in enumerate(row) if t == tap]
@@ -125,9 +125,9 @@ class TorchOps:
         residual: Tensor | None,
         relu: bool,
     ) -> SavedNorm:
-        """Normalise by the real samples' statistics; add a residual; apply ReLU; update what runs.
+        """Normalise by the real samples' statistics, add a residual, apply ReLU, update running statistics.
 
-        Clients without a real sample keep their running statistics.
+        Clients without real samples keep their running statistics.
         """
         real, n = _real_samples(x, count)
         mean = (x * real).sum((1, 2, 3)).to(weight.dtype) / n
@@ -150,7 +150,7 @@ class TorchOps:
         residual: Tensor | None,
         relu: bool,
     ) -> Tensor:
-        """Shift and scale each channel; add a residual; apply ReLU."""
+        """Scale and shift each channel; add a residual; apply ReLU."""
         slope = scale * weight
         y = x * _over_maps(slope).to(x.dtype) + _over_maps(bias - mean * slope).to(x.dtype)
         if residual is not None:
@@ -166,9 +166,9 @@ class TorchOps:
         out: tuple[Tensor, Tensor],
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Go back through `norm`: the gradients of its input and of its residual; of its weights into `out`.
+        """Return the gradients of input and residual; write those of weight and bias to `out`.
 
-        `grad` is overwritten; samples that are not real get no gradient.
+        `grad` is overwritten; padding samples get no gradient.
         """
         if relu:
             grad.mul_(saved.y > 0)
@@ -181,7 +181,7 @@ class TorchOps:
         return (grad - lean * real) * _over_maps(saved.scale * weight).to(grad.dtype), grad
 
     def max_pool(self, x: Tensor, window: Window, relu: bool) -> tuple[Tensor, Tensor]:
-        """Take each window's largest value and which tap it is; after ReLU if asked, with `DEAD` for none."""
+        """Return each window's maximum and its tap; with ReLU if asked, `RELU_BLOCKED` where it is 0."""
         parts = _slices(x, window, float("-inf"))
         best = parts[0].clone()
         where = torch.zeros_like(best, dtype=torch.uint8)
@@ -194,7 +194,7 @@ class TorchOps:
         return (best.relu_() if relu else best), where
 
     def max_pool_backward(self, grad: Tensor, where: Tensor, window: Window) -> Tensor:
-        """Send each gradient to where its value came from."""
+        """Route each gradient to where its maximum was."""
         (ph, pw), map_shape = window.padding, window.map_shape
         wide = grad.new_zeros(
             *grad.shape[:2], map_shape.height + 2 * ph, map_shape.width + 2 * pw, grad.shape[-1]
@@ -206,9 +206,9 @@ class TorchOps:
     def conv_pool(
         self, source: Source, weights: Tensor, geometry: ConvPool, bias: bool, relu: bool, keep: bool
     ) -> SavedConv:
-        """Convolve and pool; weights [M columns N], a bias below what the window sees.
+        """Convolve and pool; weights [M columns N], with a bias in the row below the taps.
 
-        keep: there will be a way back.
+        keep: a backward pass follows.
         """
         window, map_shape = geometry.window, geometry.window.map_shape
         x = self.load_images(*source, map_shape.pitch, weights.dtype) if isinstance(source, tuple) else source
@@ -229,7 +229,7 @@ class TorchOps:
         into: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Go back: the weights' gradient goes to out, the map's on top of `into`, if wanted."""
+        """Write the weights' gradient to out; return the map's, added to `into`, if wanted."""
         assert saved.rows is not None and saved.where is not None
         grad = self.max_pool_backward(grad, saved.where, _pool_window(geometry, weights))
         flat = grad.view(len(grad), -1, grad.shape[4])
@@ -242,7 +242,7 @@ class TorchOps:
     def loss_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, count: Tensor, classes: int
     ) -> Tensor:
-        """Give the gradient of each client's mean loss over its real samples by logits [M b 1 1 pitch]."""
+        """Return the gradient of each client's mean loss over its real samples by logits [M b 1 1 pitch]."""
         wide = logits[:, :, 0, 0, :classes]
         wide = wide if wide.dtype == torch.float64 else wide.float()
         real = torch.arange(index.shape[1], device=index.device) < count[:, None]
@@ -260,7 +260,7 @@ class TorchOps:
             y.relu_()
 
     def bias_relu_backward(self, grad: Tensor, y: Tensor | None, out: Tensor | None) -> None:
-        """Stop the gradient where ReLU's value y is zero, in place; the bias's goes to out [M C]."""
+        """Zero the gradient where ReLU's output y is zero, in place; write the bias's to out [M C]."""
         if y is not None:
             grad.mul_(y > 0)
         if out is not None:
@@ -277,9 +277,10 @@ class TorchOps:
         lr: float,
         low: Tensor | None,
     ) -> None:
-        """Step as torch.optim.Adam does (Kingma & Ba 2015), in place; rows [P] without real samples rest.
+        """Step like torch.optim.Adam (Kingma & Ba 2015) in place; rows [P] without real samples rest.
 
-        done [1] counts the steps taken before, by all that do not rest; `low` gets a copy in lower precision.
+        done [1] counts the steps taken before by clients that do not rest; `low` receives a copy in lower
+        precision.
         """
         turn, steps = (count > 0)[:, None].to(params.dtype), (done + 1).double()
         grad = grad.to(params.dtype)
@@ -293,7 +294,7 @@ class TorchOps:
 
 
 def _pool_window(geometry: ConvPool, weights: Tensor) -> Window:
-    """Give the window that pools what a convolution by these weights makes."""
+    """Return the window that pools the output of a convolution with these weights."""
     map_shape, size = (
         MapShape(*geometry.window.out, weights.shape[2], weights.shape[2]),
         (geometry.pool, geometry.pool),
@@ -302,12 +303,12 @@ def _pool_window(geometry: ConvPool, weights: Tensor) -> Window:
 
 
 def _over_maps(each: Tensor) -> Tensor:
-    """Lay [M C] over maps."""
+    """Broadcast [M C] over maps."""
     return each[:, None, None, None, :]
 
 
 def _real_samples(x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Mark the real samples [M b 1 1 1] and count their values per channel [M 1]; one if there are none."""
+    """Mark the real samples [M b 1 1 1]; count their values per channel [M 1], at least 1."""
     seen = count.clamp(min=1)
     real = torch.arange(x.shape[1], device=x.device) < seen[:, None]
     n = (seen * x.shape[2] * x.shape[3])[:, None]
@@ -317,7 +318,7 @@ def _real_samples(x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slices(x: Tensor, window: Window, beyond: float) -> list[Tensor]:
-    """Show what each tap sees, [M b H' W' C] each."""
+    """Return the values each tap sees, [M b H' W' C] each."""
     ph, pw = window.padding
     return _views(pad(x, (0, 0, pw, pw, ph, ph), value=beyond) if ph or pw else x, window)
 

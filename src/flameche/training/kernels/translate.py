@@ -1,4 +1,9 @@
-"""A network as a program over a stack of clients: its steps, where its weights lie, the gradient of it."""
+"""Translates a module into stacked layers, if they cover all of its operations.
+
+The operations are found by torch.fx. An operation without a stacked layer raises `UnsupportedModel`, and the
+caller uses torch.vmap or the plain loop instead. Every translation is checked against the module's own
+gradients (`matches_module`).
+"""
 
 from __future__ import annotations
 
@@ -56,11 +61,11 @@ POOLS: dict[str, type[nn.Module]] = {
     "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d, "avg_pool2d": nn.AvgPool2d, "max_pool2d": nn.MaxPool2d,
     "boolean_dispatch": nn.MaxPool2d, "_max_pool2d": nn.MaxPool2d,
 }  # fmt: skip
-MAX_FUSED_OUTPUTS = 128  # of all places of a pooling window: what one program sums up
+MAX_FUSED_OUTPUTS = 128  # over all positions of a pooling window: what one program sums
 
 
 def as_pair(value: Any) -> tuple[int, int]:
-    """Read a size that may be one number or two."""
+    """Return a size given as one number or two as a pair."""
     one = (value, value) if isinstance(value, int) else tuple(value)
     if len(one) != 2 or not all(isinstance(n, int) for n in one):
         raise UnsupportedModel(f"a size of {value}")
@@ -68,17 +73,17 @@ def as_pair(value: Any) -> tuple[int, int]:
 
 
 class _ShapeRecorder(fx.Interpreter):
-    """Runs a traced network once to see what shape each value has."""
+    """Runs a traced module once to record the shape of each value."""
 
     def found(self, images: torch.Tensor) -> dict[fx.Node, tuple[int, ...]]:
-        """Give the shapes of the values that are tensors."""
+        """Return the shapes of all tensors."""
         self._found: dict[fx.Node, tuple[int, ...]] = {}
         with torch.no_grad():
             self.run(images)
         return self._found
 
     def run_node(self, n: fx.Node) -> Any:
-        """Note a node's shape."""
+        """Record a node's shape."""
         value = super().run_node(n)
         if isinstance(value, torch.Tensor):
             self._found[n] = tuple(value.shape)
@@ -86,7 +91,7 @@ class _ShapeRecorder(fx.Interpreter):
 
 
 class Translator:
-    """Turns the nodes of one traced network into steps."""
+    """Translates the nodes of one traced module into steps."""
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class Translator:
         try:
             self.traced = fx.symbolic_trace(own)
             self.shapes = _ShapeRecorder(self.traced).found(torch.zeros(2, *shape))
-        except Exception as problem:  # a user's own code can fail in any way
+        except Exception as problem:  # a user's model can raise anything
             raise UnsupportedModel(f"torch.fx: {problem}") from problem
         self.modules = dict(self.traced.named_modules())
         self.builder = LayerBuilder(module, align, drop_unused, implicit_convs, trained)
@@ -170,7 +175,7 @@ class Translator:
             raise UnsupportedModel(f"{name}, a {type(layer).__name__}")
 
     def _alias(self, node: fx.Node, at: int) -> None:
-        """A change of shape only: keep the images apart and the order of what they hold."""
+        """Translate a reshape that keeps images apart and the order of their values."""
         shape, map_shape = self.shapes[node], self.map_shapes[at]
         whole = (2, map_shape.channels * map_shape.pixels)
         if shape not in (whole, (2, map_shape.channels, map_shape.height, map_shape.width)):
@@ -179,7 +184,7 @@ class Translator:
 
     def _call(self, node: fx.Node) -> None:
         target: Any = node.target
-        if node not in self.shapes:  # x.size(0) and the like, read by a reshape that was tried
+        if node not in self.shapes:  # x.size(0) and the like, used by a reshape that is checked
             return
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         if target in ADDS:
@@ -251,7 +256,7 @@ class Translator:
 
 
 def fuse_steps(steps: list[Step]) -> list[Step]:
-    """Join what runs over the same values: a residual to its BatchNorm, ReLU to its neighbour."""
+    """Fuse a residual into its BatchNorm, ReLU into its neighbour, pooling into its convolution."""
     for n, step in enumerate(steps):
         if isinstance(step.layer, Add):
             for mine, other in (step.inputs, step.inputs[::-1]):
@@ -288,7 +293,7 @@ def fuse_steps(steps: list[Step]) -> list[Step]:
 
 
 def _with_pooling(made: Layer, pool: MaxPool) -> ImplicitConv | None:
-    """Let a convolution take its pooling along, where windows tile the map by a power of two."""
+    """Fuse pooling into a convolution, if its windows tile the map and have side 2 or 4."""
     if not isinstance(made, ImplicitConv) or made.geometry.pool > 1 or made.relu:
         return None
     window, side = pool.window, pool.window.kernel[0]
@@ -313,7 +318,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class StackedNetwork:
-    """A translated network."""
+    """A translated module: its steps, the layout of weights and statistics, its gradient."""
 
     steps: list[Step]
     weights: WeightLayout
@@ -323,7 +328,7 @@ class StackedNetwork:
 
     @property
     def reads_bytes(self) -> bool:
-        """Tell whether the first layer reads bytes by itself, so that no images need to be laid out."""
+        """Tell whether the first layers read bytes themselves, so that no image tensor is needed."""
         firsts = [step.layer for step in self.steps if 0 in step.inputs]
         return all(
             isinstance(layer, ImplicitConv) or (isinstance(layer, MatMul) and layer.lowering == "im2col")
@@ -331,14 +336,14 @@ class StackedNetwork:
         )
 
     def numbers_per_image(self, plain: bool = True) -> int:
-        """Estimate how many numbers one image takes in a training step: values, their gradients, patches.
+        """Estimate the numbers held per image in a training step: values, gradients, im2col.
 
-        plain: torch's own primitives lay patches out for every convolution.
+        plain: all convolutions use im2col, as plain torch does.
         """
         total = self.images.numel
         for step in self.steps:
             layer, out = step.layer, step.layer.map_shape.numel
-            total += 3 * out  # a value, its gradient and something in between
+            total += 3 * out  # a value, its gradient and a temporary
             if isinstance(layer, MatMul) and layer.lowering == "im2col":
                 total += layer.map_shape.pixels * layer.columns * (1 if layer.reads_images else 2)
             if isinstance(layer, ImplicitConv) and plain:
@@ -355,7 +360,7 @@ class StackedNetwork:
         return self.values(ctx, data, index)[:, :, 0, 0, : self.classes]
 
     def values(self, ctx: Pass, data: Tensor, index: Tensor) -> Tensor:
-        """Give logits as a map [M b 1 1 pitch]."""
+        """Return the logits as a map [M b 1 1 pitch]."""
         ctx.data = (data, index)
         images = None
         if not self.reads_bytes:
@@ -363,7 +368,7 @@ class StackedNetwork:
         return forward(self.steps, ctx, images)
 
     def gradient(self, ctx: Pass, data: Tensor, labels: Tensor, index: Tensor) -> None:
-        """Write the gradient of every client's mean loss over its real samples into run.grads."""
+        """Write the gradient of every client's mean loss over its real samples to ctx.grads."""
         assert ctx.count is not None
         logits = self.values(ctx, data, index)
         backward(self.steps, ctx, ctx.ops.loss_gradient(logits, labels, index, ctx.count, self.classes))
@@ -376,13 +381,17 @@ def translate(
     drop_unused: bool = True,
     implicit_convs: ImplicitConvs = "small",
 ) -> StackedNetwork:
-    """Write a network as stacked layers, or raise `Untranslatable`.
+    """Translate a module, or raise `UnsupportedModel`.
 
-    `align`: round channels up to a multiple. `trim`: leave out weights that no image meets. `sliding`: which
-    convolutions are done without laying out patches.
+    Args:
+        module: the model.
+        shape: of an image, [Ch H W].
+        align: channels are padded to a multiple of this.
+        drop_unused: leave out weights that never affect the output.
+        implicit_convs: which convolutions run without im2col.
     """
     found = Translator(module, shape, align, drop_unused, implicit_convs)
-    if found.builder.weights.total > found.builder.weights.trained:  # now it is known where frozen ones begin
+    if found.builder.weights.total > found.builder.weights.trained:  # now the offset of frozen ones is known
         found = Translator(module, shape, align, drop_unused, implicit_convs, found.builder.weights.trained)
     last = found.map_shapes[-1]
     if last.pixels != 1 or not found.steps:
@@ -404,7 +413,7 @@ def stack_network(
     device: str = "cpu",
     implicit_convs: ImplicitConvs = "small",
 ) -> StackedNetwork | None:
-    """Translate a network if that can be done and gives its numbers, tried on the device."""
+    """Translate a module if possible and correct, tried on the device; else return None."""
     try:
         network = translate(module, shape, align, drop_unused, implicit_convs)
         return (
@@ -412,12 +421,12 @@ def stack_network(
             if matches_module(network, copy.deepcopy(module).to(device).double().train(), shape)
             else None
         )
-    except Exception:  # a user's own code can fail in any way
+    except Exception:  # a user's model can raise anything
         return None
 
 
 def matches_module(network: StackedNetwork, module: nn.Module, shape: Shape) -> bool:
-    """Try two models on batches that are not full: the same gradients and statistics as the module's own."""
+    """Tell whether two models on padded batches have the gradients and statistics of the module itself."""
     generator = torch.Generator().manual_seed(0)
     params, buffers = read_module(module)
     device = params.device

@@ -1,4 +1,4 @@
-"""Launches the kernels of convolutions that lay nothing out, and chooses the tiles of their programs."""
+"""Launches the kernels of convolutions without im2col, and chooses their tile sizes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flameche.training.kernels import triton_conv_kernels as kernels
 from flameche.training.kernels.conv_geometry import ConvPool, round_up
 from flameche.training.kernels.torch_ops import SavedConv, Source
 
-PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
+PROGRAMS = 1056  # eight per multiprocessor of an H100 or H200
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a program takes: so many windows, so many places of them, so many outputs; warps and stages."""
+    """The tile of a program: rows (windows), depth (taps by channels), outputs; warps and stages."""
 
     rows: int
     depth: int
@@ -28,7 +28,7 @@ class Tile:
 
     @property
     def how(self) -> dict[str, int]:
-        """Name what is not a size."""
+        """Return the launch options."""
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
@@ -37,42 +37,42 @@ class KernelShape:
     """The sizes that the kernels are compiled for."""
 
     geometry: ConvPool
-    outputs: int  # pitch of what comes out
-    bytes: bool  # whether images are read, as bytes
-    width: int  # bytes of a number
+    outputs: int  # output pitch
+    bytes: bool  # whether the source is images as bytes
+    width: int  # bytes per value
 
     @property
     def pitch(self) -> int:
-        """Channels of a place, as they lie in memory."""
+        """Return the channels of a pixel in memory."""
         return self.geometry.window.map_shape.pitch
 
     @property
     def each(self) -> int:
-        """Outputs, rounded up to a power of two; with the pooling window's places at least 16 of them."""
+        """Return the outputs as a power of two; at least 16 over all positions of the pooling window."""
         return max(int(triton.next_power_of_2(self.outputs)), 16 // self.geometry.pool**2)
 
     @property
     def wide(self) -> int:
-        """Outputs of all places of the pooling window."""
+        """Return the outputs of all positions of the pooling window."""
         return self.each * self.geometry.pool**2
 
     @property
     def depth(self) -> int:
-        """Values that the wider window sees."""
+        """Return the values in the wider window."""
         return self.geometry.kernel[0] * self.geometry.kernel[1] * self.pitch
 
     @property
     def block(self) -> int:
-        """Numbers of the block of the map that a window moves on by."""
+        """Return the values of the block of the map by which a window advances."""
         return self.geometry.stride[0] * self.geometry.stride[1] * self.pitch
 
     @property
     def used(self) -> int:
-        """Rows of the weights without the bias."""
+        """Return the rows of the weights without the bias."""
         return self.geometry.window.taps * self.pitch
 
     def map(self) -> dict[str, int]:
-        """Name the sizes of the sliding."""
+        """Return the sizes of map and window, by their names in the kernels."""
         map_shape, conv = self.geometry.window.map_shape, self.geometry
         return {
             "H": map_shape.height, "W": map_shape.width, "P": self.pitch, "KY": conv.kernel[0],
@@ -82,7 +82,7 @@ class KernelShape:
         }  # fmt: skip
 
     def weights(self, columns: int) -> dict[str, int]:
-        """Name the sizes that join weights and wide weights."""
+        """Return the sizes that relate weights and expanded weights, by their names in the kernels."""
         window, named = self.geometry.window, self.map()
         same = {key: named[key] for key in ("P", "KY", "KX", "N", "BN", "J")}
         sizes = dict(zip(("KH", "KW", "SH", "SW"), (*window.kernel, *window.stride), strict=True))
@@ -92,7 +92,7 @@ class KernelShape:
         """Choose a program's tile: the fastest of those tried on an H200 (results/gpu-train.md)."""
         across, half, pooled = min(self.wide, 64), self.width == 2, self.geometry.pool > 1
         if kernel == "forward":
-            wide = self.wide if pooled else min(self.wide, 128)  # places of a pooling window go together
+            wide = self.wide if pooled else min(self.wide, 128)  # positions of a pooling window stay together
             if self.bytes:
                 return Tile(128, 16, wide) if self.depth < 64 else Tile(64, 64, wide, stages=2)
             return Tile(128, 64 if half else 32, wide)
@@ -105,7 +105,7 @@ class KernelShape:
 
 
 class ConvKernels:
-    """Convolutions and their ways back; `tried` has tiles in place of the chosen ones, for experiments."""
+    """Convolutions with their backward passes; `overrides` replaces chosen tiles, for experiments."""
 
     def __init__(self) -> None:
         self.overrides: dict[tuple[str, KernelShape], Tile] = {}
@@ -116,7 +116,7 @@ class ConvKernels:
     def forward(
         self, source: Source, weights: Tensor, geometry: ConvPool, bias: bool, relu: bool, keep: bool
     ) -> SavedConv:
-        """Convolve and pool; weights [M columns N], the bias below what the window sees."""
+        """Convolve and pool; weights [M columns N], with a bias in the row below the taps."""
         clients, outputs = len(weights), weights.shape[2]
         shape = KernelShape(geometry, outputs, isinstance(source, tuple), weights.element_size())
         tile = self._tile("forward", shape)
@@ -142,7 +142,7 @@ class ConvKernels:
     def weight_gradient(
         self, grad: Tensor, saved: SavedConv, geometry: ConvPool, masked: bool, bias: bool, out: Tensor
     ) -> None:
-        """Write the weights' gradient, and the bias's below, into out [M columns N]."""
+        """Write the gradient of the weights, and of the bias below, to out [M columns N]."""
         shape, where = _shape(grad, saved, geometry)
         values, index, images = _apart(saved.source)
         clients, rows = len(grad), images * geometry.out[0] * geometry.out[1]
@@ -166,7 +166,7 @@ class ConvKernels:
     def input_gradient(
         self, grad: Tensor, saved: SavedConv, geometry: ConvPool, masked: bool, into: Tensor | None
     ) -> Tensor:
-        """Give the map's gradient, on top of `into` where given."""
+        """Return the gradient of the map, added to `into` where given."""
         assert saved.wide is not None
         shape, where = _shape(grad, saved, geometry)
         map_shape, (sy, sx), (ph, pw) = geometry.window.map_shape, geometry.stride, geometry.window.padding
@@ -192,12 +192,12 @@ def _shape(grad: Tensor, saved: SavedConv, geometry: ConvPool) -> tuple[KernelSh
 
 
 def _apart(source: Source) -> tuple[Tensor, Tensor, int]:
-    """Take a source apart: values, an index of them where there is one, images of a client."""
+    """Return the values of a source, their index (or the values again), and the images of a client."""
     if isinstance(source, tuple):
         return *source, source[1].shape[1]
     return source, source, source.shape[1]
 
 
 def _rounding() -> Any:
-    """Tell how products of float32 are rounded, as torch's are."""
+    """Return how float32 products round, following torch's setting."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"

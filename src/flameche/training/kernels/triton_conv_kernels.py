@@ -1,8 +1,8 @@
-"""Triton kernels of convolutions that lay nothing out, pooled or not, from bytes or maps; their ways back.
+"""Triton kernels of convolutions without im2col, pooled or not, from bytes or maps; backward passes.
 
-A convolution and the pooling after it are one sliding of a wider window by a wider stride, with an output for
-every place of the pooling window: wide weights [KK J] with KK = KY KX P, J = SUBS BN, of which the largest of
-SUBS counts. Its three products read the maps where they lie. `windows.Slide` has the geometry.
+A convolution and its pooling are one wider window with a wider stride that has an output for every position
+of the pooling window: expanded weights [KK J] with KK = KY KX P, J = SUBS BN, of which the maximum of SUBS
+counts. Its three products read the maps in place. `conv_geometry.ConvPool` has the geometry.
 """
 
 # mypy: ignore-errors
@@ -20,7 +20,7 @@ def _window_values(
     SY: tl.constexpr, SX: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, HP: tl.constexpr,
     WP: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
-    """Load what windows r see at places k, [r k]; bytes are gathered by index and scaled to [-1, 1]."""
+    """Load what windows r see at positions k, [r k]; bytes are gathered by index and scaled to [-1, 1]."""
     image, place = r // (HP * WP), r % (HP * WP)
     top, left = (place // WP) * SY - PH, (place % WP) * SX - PW
     if BYTES:
@@ -44,7 +44,7 @@ def _window_values(
 def _routed_gradient(
     grad, where, row, met, j, N: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
-    """Load the gradient of every place of the pooling window [r j]: the largest has it, others have none."""
+    """Load the gradient of every position of the pooling window [r j]: only the maximum's is not zero."""
     n = j % BN
     here = met[:, None] & (n < N)[None, :]
     at = row[:, None] * N + n[None, :]
@@ -57,11 +57,11 @@ def _routed_gradient(
 
 @triton.jit
 def _wait_for_dot(total, real):
-    """Read a sum before its next part is made ready, so that its product has ended by then.
+    """Read a sum before its next part is prepared, so that its product has finished by then.
 
-    Triton lets a product run on into the next turn. If its left side lies in registers, assemblers before
-    CUDA 13.3 write the next turn's values into them while they are still read (triton-lang/triton#9433).
-    Rows that are not real are zero already.
+    Triton lets a product run on into the next iteration. If its left operand lies in registers, assemblers
+    before CUDA 13.3 overwrite it with the next iteration's values while it is still read
+    (triton-lang/triton#9433). Rows that are not real are zero already.
     """
     return tl.where(real[:, None], total, 0.0)
 
@@ -73,7 +73,7 @@ def expand_weights_kernel(
     KY: tl.constexpr, KX: tl.constexpr, POOL: tl.constexpr, N: tl.constexpr, BN: tl.constexpr,
     J: tl.constexpr, COLUMNS: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Write the wide weights of each client as [COLUMNS J] and as [J COLUMNS], zeros where nothing meets."""
+    """Write each client's expanded weights as [COLUMNS J] and [J COLUMNS], zeros where nothing overlaps."""
     m = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     j = tl.arange(0, J)
@@ -97,7 +97,7 @@ def conv_pool_kernel(
     SUBS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, KEEP: tl.constexpr, BYTES: tl.constexpr,
     ROUND: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """Convolve, add the bias, take the largest of each pooling window, apply ReLU; keep which it was."""
+    """Convolve, add the bias, take the maximum of each pooling window, apply ReLU; keep its position."""
     m = tl.program_id(2).to(tl.int64)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     j = tl.program_id(1) * BJ + tl.arange(0, BJ)
@@ -138,9 +138,9 @@ def conv_weight_gradient_kernel(
     MASKED: tl.constexpr, BYTES: tl.constexpr, ROUND: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
     BJ: tl.constexpr,
 ):  # fmt: skip
-    """Sum what windows see times their gradients over a part of them: parts [M parts COLUMNS J].
+    """Sum window inputs times gradients over a part of the windows: parts [M parts COLUMNS J].
 
-    Behind the window's places stands a one, whose row is the gradient of the bias.
+    A one follows the window's values; its row is the gradient of the bias.
     """
     m, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     blocks = J // BJ
@@ -168,7 +168,7 @@ def sum_weight_gradient_kernel(
     KY: tl.constexpr, KX: tl.constexpr, POOL: tl.constexpr, N: tl.constexpr, BN: tl.constexpr,
     J: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add up the parts of the wide weights' gradient that belong to each weight, and to the bias below."""
+    """Sum the parts of the expanded weights' gradient that belong to each weight, and to the bias below."""
     m = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k, n = at // N, at % N
@@ -192,7 +192,7 @@ def conv_input_gradient_kernel(
     J: tl.constexpr, MASKED: tl.constexpr, ADD: tl.constexpr, ROUND: tl.constexpr, BR: tl.constexpr,
     BQ: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the map, a block of SY by SX places at a time, from all windows over it."""
+    """Write the gradient of the map, SY by SX pixels at a time, from all windows that contain them."""
     m = tl.program_id(2).to(tl.int64)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     q = tl.program_id(1) * BQ + tl.arange(0, BQ)

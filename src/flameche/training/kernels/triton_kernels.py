@@ -1,6 +1,8 @@
-"""Triton kernels over rows of channels: BatchNorm forward and back in as few passes as it can be, ReLU, Adam.
+"""Triton kernels over rows of channels (BatchNorm, ReLU, Adam) and over maps (im2col, pooling, small maps).
 
-x is [M R P]: M clients, R rows (images by places), P channels; the first real[m] rows count.
+Rows are [M R P]: M clients, R rows (images by pixels), P channels, of which the first count[m] images are
+real. Maps are [n H W P], channels last with pitch P; n runs over all clients' images. Every output is written
+by one program and summed in a fixed order, so results repeat to the bit.
 """
 
 # mypy: ignore-errors
@@ -45,7 +47,7 @@ def moments_end_kernel(
     parts, count, mean_out, scale_out, run_mean, run_var, stride, R, places, per, chunks, momentum, eps,
     P, BK: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Join the parts: mean and one over the standard deviation [M P]; update what runs, if any are real."""
+    """Combine the parts: mean and inverse standard deviation [M P]; update running statistics."""
     m = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     samples = tl.load(count + m)
@@ -76,7 +78,7 @@ def affine_kernel(
     x, residual, out, mean, scale, weight, bias, mean_stride, weight_stride, R,
     P, ADD: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Shift and scale each channel, add a residual, apply ReLU."""
+    """Scale and shift each channel, add a residual, apply ReLU."""
     m = tl.program_id(1).to(tl.int64)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -100,7 +102,7 @@ def norm_sums_kernel(
     grad, x, y, mean, scale, parts, R, per,
     P, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Sum gradients, and gradients times normalised values, over each part; stop them at ReLU, in place."""
+    """Sum gradients, and gradients times normalised values, over each part; mask them by ReLU, in place."""
     m, chunk, chunks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
     centre = tl.load(mean + m * P + c, mask=c < P, other=0.0)
@@ -130,7 +132,7 @@ def norm_sums_kernel(
 def norm_sums_end_kernel(
     parts, sums, weight_grad, bias_grad, stride, chunks, P, BK: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
-    """Join the parts: sums [M 2 P], and the gradients of weight and bias."""
+    """Combine the parts: sums [M 2 P], and the gradients of weight and bias."""
     m = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     k = tl.arange(0, BK)
@@ -149,7 +151,7 @@ def batch_norm_backward_kernel(
     grad, x, mean, scale, weight, sums, count, out, weight_stride, R, places,
     P, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of BatchNorm's input; nothing reaches samples that are not real."""
+    """Write the gradient of BatchNorm's input; padding samples get none."""
     m = tl.program_id(1).to(tl.int64)
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -213,7 +215,7 @@ def bias_relu_kernel(
 def bias_relu_backward_kernel(
     grad, y, out, R, stride, P, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):  # fmt: skip
-    """Stop gradients where nothing came through, in place, and sum them up per channel."""
+    """Zero gradients where ReLU was zero, in place, and sum them per channel."""
     m = tl.program_id(1).to(tl.int64)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     total = tl.zeros((BR, BC), tl.float32)
@@ -231,7 +233,7 @@ def bias_relu_backward_kernel(
 
 @triton.jit
 def relu_backward_kernel(grad, y, total, BLOCK: tl.constexpr):
-    """Stop gradients where nothing came through, in place."""
+    """Zero gradients where ReLU was zero, in place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < total
     value = tl.load(grad + at, mask=here, other=0.0).to(tl.float32)
@@ -244,9 +246,9 @@ def adam_kernel(
     weights, m, v, grad, low, done, count, sizes, longest, params_stride, moment_stride, grad_stride, total,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Step as Adam does, in one pass; rows without samples rest.
+    """Take a step of Adam in one pass; rows without samples rest.
 
-    done [1] counts the steps before this one, the t-th; sizes [longest 2] has lr / (1 - beta1^t) and
+    done [1] counts the steps before this one, the t-th; sizes [longest 2] holds lr / (1 - beta1^t) and
     1 / sqrt(1 - beta2^t).
     """
     row = tl.program_id(1).to(tl.int64)
@@ -276,7 +278,7 @@ def im2col_images_kernel(
     SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     COLUMNS: tl.constexpr, ONES: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Gather bytes [N H W C] and write what each window sees of them, scaled to [-1, 1]."""
+    """Gather bytes [N H W C] and lay out the input of each window, scaled to [-1, 1]."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
     image, place = r // (HO * WO), r % (HO * WO)
@@ -300,7 +302,7 @@ def im2col_kernel(
     data, out, rows, H, W, HO, WO, P, C, KH, KW, SH, SW, PH, PW,
     COLUMNS: tl.constexpr, ONES: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Write what each window sees, taps by channels."""
+    """Lay out the input of each window, taps by channels."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
     image, place = (r // (HO * WO)).to(tl.int64), r % (HO * WO)
@@ -322,7 +324,7 @@ def col2im_kernel(
     patches, into, out, rows, columns, H, W, HO, WO, P, C, SH, SW, PH, PW,
     KH: tl.constexpr, KW: tl.constexpr, ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Add up, at every place of the map, what the windows over it hold of it."""
+    """Sum, at every pixel, the values of the windows that contain it."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     image, place = (r // (H * W)).to(tl.int64), r % (H * W)
@@ -348,7 +350,7 @@ def max_pool_kernel(
     P: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, RELU: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Take each window's largest value and which tap it is, the first of equals; 255 if ReLU stops it."""
+    """Write each window's maximum and its tap, the first of equals; 255 where ReLU blocks it."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     image, place = (r // (HO * WO)).to(tl.int64), r % (HO * WO)
@@ -377,14 +379,14 @@ def max_pool_backward_kernel(
     P: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Add up, at every place of the map, the gradients of windows whose largest value it was."""
+    """Sum, at every pixel, the gradients of windows whose maximum it was."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     image, place = (r // (H * W)).to(tl.int64), r % (H * W)
     y, x = place // W + PH, place % W + PW
     total = tl.zeros((BR, BC), tl.float32)
     DX: tl.constexpr = (KW + SW - 1) // SW
-    for d in tl.static_range((KH + SH - 1) // SH * DX):  # the windows over a place, last ones first
+    for d in tl.static_range((KH + SH - 1) // SH * DX):  # the windows that contain a pixel, last ones first
         oy, ox = y // SH - d // DX, x // SW - d % DX
         ky, kx = y - oy * SH, x - ox * SW
         met = (oy >= 0) & (oy < HO) & (ky < KH) & (ox >= 0) & (ox < WO) & (kx < KW) & (r < rows)
@@ -401,7 +403,7 @@ def max_pool_backward_kernel(
 def expand_taps_kernel(
     weights, table, out, stride, C, N, PLACES, OUTS, BC: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Copy taps [T C N] of each client to where they join a small map's places: out [M PLACES C OUTS N]."""
+    """Copy taps [T C N] of each client to where they connect a map's pixels: out [M PLACES C OUTS N]."""
     m, pair = tl.program_id(0).to(tl.int64), tl.program_id(1)
     blocks = tl.cdiv(N, BO)
     c = (tl.program_id(2) // blocks) * BC + tl.arange(0, BC)
@@ -418,7 +420,7 @@ def expand_taps_kernel(
 def collect_taps_kernel(
     wide, pairs, out, stride, C, N, PLACES, OUTS, LONG: tl.constexpr, BC: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Add up each tap's parts of the matrices that `spread_kernel` wrote; pairs [T LONG], -1 for none."""
+    """Sum each tap's blocks of the matrices that `expand_taps_kernel` wrote; pairs [T LONG], -1 for none."""
     m, tap = tl.program_id(0).to(tl.int64), tl.program_id(1)
     blocks = tl.cdiv(N, BO)
     c = (tl.program_id(2) // blocks) * BC + tl.arange(0, BC)

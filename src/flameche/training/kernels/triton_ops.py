@@ -1,4 +1,4 @@
-"""The primitives of stacked layers as Triton kernels: each pass over memory does all it can."""
+"""The operations of stacked layers as Triton kernels, with as few passes over memory as possible."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from flameche.training.kernels.torch_ops import (
 )
 from flameche.training.kernels.triton_conv import ConvKernels
 
-TILE = 4096  # values of a program
-PROGRAMS = 1056  # eight for each of an H100's or H200's multiprocessors
-STEPS = 2**14  # of Adam whose corrections are tabled; beyond, they are one in float32
+TILE = 4096  # values per program
+PROGRAMS = 1056  # eight per multiprocessor of an H100 or H200
+STEPS = 2**14  # tabulated bias corrections of Adam; later ones are 1 in float32
 
 
 class TritonOps(TorchOps):
-    """The primitives on CUDA, in float32 and bfloat16."""
+    """The operations on CUDA, in float32 and bfloat16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class TritonOps(TorchOps):
     def im2col_images(
         self, data: Tensor, index: Tensor, window: Window, columns: int, append_one: bool, dtype: torch.dtype
     ) -> Tensor:
-        """Gather bytes and lay out their patches in one pass."""
+        """Gather bytes and lay out the input of each window, in one pass."""
         return self._patches(
             kernels.im2col_images_kernel, (data, index), index.shape, window, columns, append_one, dtype
         )
 
     def im2col(self, x: Tensor, window: Window, columns: int, append_one: bool) -> Tensor:
-        """Lay out what each window sees."""
+        """Lay out the input of each window."""
         return self._patches(kernels.im2col_kernel, (x,), x.shape[:2], window, columns, append_one, x.dtype)
 
     def _patches(
@@ -70,7 +70,7 @@ class TritonOps(TorchOps):
         return out
 
     def col2im(self, patches: Tensor, window: Window, into: Tensor | None) -> Tensor:
-        """Add up patches where they overlap."""
+        """Sum overlapping windows."""
         map_shape = window.map_shape
         clients, images = len(patches), patches.shape[1] // (window.out[0] * window.out[1])
         out = into
@@ -85,7 +85,7 @@ class TritonOps(TorchOps):
         return out
 
     def expand_taps(self, weights: Tensor, table: Table) -> Tensor:
-        """Build the matrix from all of a small map to all that comes out."""
+        """Build the matrix from a whole small map to the whole output."""
         clients, _, channels, outputs = weights.shape
         places, outs = len(table), len(table[0])
         out = weights.new_empty(clients, places * channels, outs * outputs)
@@ -98,7 +98,7 @@ class TritonOps(TorchOps):
         return out
 
     def collect_taps(self, wide: Tensor, table: Table, out: Tensor) -> None:
-        """Add up each tap's part of `spread`'s matrix."""
+        """Sum each tap's blocks of `expand_taps`' matrix."""
         clients, taps, channels, outputs = out.shape
         lists = [[n for n, t in enumerate(sum(table, [])) if t == tap] for tap in range(taps)]  # noqa: RUF017
         longest = max(map(len, lists))
@@ -148,7 +148,7 @@ class TritonOps(TorchOps):
         residual: Tensor | None,
         relu: bool,
     ) -> Tensor:
-        """Shift and scale each channel; add a residual; apply ReLU."""
+        """Scale and shift each channel; add a residual; apply ReLU."""
         clients, height, pitch, _ = _rows(x)
         wide, tall = _tile(pitch)
         mean, scale = (each.contiguous() for each in (mean, scale))
@@ -168,7 +168,7 @@ class TritonOps(TorchOps):
         out: tuple[Tensor, Tensor],
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Go back through `norm`, in two passes."""
+        """Go back through `batch_norm`, in two passes."""
         clients, height, pitch, places = _rows(grad)
         wide, tall = _tile(pitch)
         chunks, per = _chunks(clients, height, pitch, tall)
@@ -190,7 +190,7 @@ class TritonOps(TorchOps):
         return back, grad
 
     def max_pool(self, x: Tensor, window: Window, relu: bool) -> tuple[Tensor, Tensor]:
-        """Take each window's largest value, and which tap it is."""
+        """Return each window's maximum and its tap."""
         clients, batch, _, _, pitch = x.shape
         out = x.new_empty(clients, batch, *window.out, pitch)
         where = torch.empty_like(out, dtype=torch.uint8)
@@ -203,7 +203,7 @@ class TritonOps(TorchOps):
         return out, where
 
     def max_pool_backward(self, grad: Tensor, where: Tensor, window: Window) -> Tensor:
-        """Send each gradient to where its value came from."""
+        """Route each gradient to where its maximum was."""
         map_shape = window.map_shape
         out = grad.new_empty(*grad.shape[:2], map_shape.height, map_shape.width, map_shape.pitch)
         count = out.numel() // map_shape.pitch
@@ -217,7 +217,7 @@ class TritonOps(TorchOps):
     def conv_pool(
         self, source: Source, weights: Tensor, geometry: ConvPool, bias: bool, relu: bool, keep: bool
     ) -> SavedConv:
-        """Convolve and pool without laying out patches."""
+        """Convolve and pool without im2col."""
         return self.conv_kernels.forward(source, weights, geometry, bias, relu, keep)
 
     def conv_pool_backward(
@@ -232,7 +232,7 @@ class TritonOps(TorchOps):
         into: Tensor | None,
         wanted: bool,
     ) -> Tensor | None:
-        """Go back through `slide`."""
+        """Go back through `conv_pool`."""
         masked = relu or geometry.pool > 1
         if out is not None:
             self.conv_kernels.weight_gradient(grad, saved, geometry, masked, bias, out)
@@ -241,7 +241,7 @@ class TritonOps(TorchOps):
     def loss_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, count: Tensor, classes: int
     ) -> Tensor:
-        """Give the gradient of each client's mean loss by logits, in one pass."""
+        """Return the gradient of each client's mean loss by logits, in one pass."""
         out, (clients, batch), pitch = torch.empty_like(logits), index.shape, logits.shape[4]
         wide = triton.next_power_of_2(pitch)
         tall = max(1, min(32, TILE // wide))
@@ -263,7 +263,7 @@ class TritonOps(TorchOps):
         )  # fmt: skip
 
     def bias_relu_backward(self, grad: Tensor, y: Tensor | None, out: Tensor | None) -> None:
-        """Stop the gradient at ReLU and sum it up for the bias, in one pass."""
+        """Zero the gradient where ReLU was zero and sum it for the bias, in one pass."""
         clients, height, pitch, _ = _rows(grad)
         if out is None and y is not None:
             kernels.relu_backward_kernel[(triton.cdiv(grad.numel(), TILE),)](
@@ -286,7 +286,7 @@ class TritonOps(TorchOps):
         lr: float,
         low: Tensor | None,
     ) -> None:
-        """Step as torch.optim.Adam does, in one pass."""
+        """Take a step like torch.optim.Adam, in one pass."""
         total, block = params.shape[1], 1024
         kernels.adam_kernel[(triton.cdiv(total, block), len(params))](
             params, m, v, grad, params if low is None else low, done, count,
@@ -296,7 +296,7 @@ class TritonOps(TorchOps):
         )  # fmt: skip
 
     def _corrections(self, lr: float, device: torch.device) -> Tensor:
-        """Table Adam's corrections of each step, which float32 could not compute."""
+        """Tabulate Adam's bias corrections per step, which float32 cannot compute precisely."""
         if (lr, device) not in self._sizes:
             t = torch.arange(STEPS, dtype=torch.float64).clamp(min=1)
             both = torch.stack([lr / (1 - BETA1**t), (1 - BETA2**t).rsqrt()], dim=1)
@@ -305,19 +305,19 @@ class TritonOps(TorchOps):
 
 
 def _tile(pitch: int) -> tuple[int, int]:
-    """Choose a program's tile: so many channels of so many rows."""
+    """Choose a program's tile: channels and rows."""
     wide = min(64, triton.next_power_of_2(pitch))
     return wide, TILE // 2 // wide
 
 
 def _rows(x: Tensor) -> tuple[int, int, int, int]:
-    """See a map as rows: clients, rows, channels, places of an image."""
+    """View a map as rows: clients, rows, channels, pixels of an image."""
     places = x.shape[2] * x.shape[3]
     return len(x), x.shape[1] * places, x.shape[4], places
 
 
 def _chunks(clients: int, height: int, pitch: int, tall: int) -> tuple[int, int]:
-    """Cut a sum over rows into parts, enough of them to keep the GPU busy; rows of each part."""
+    """Split a sum over rows into enough parts to occupy the GPU; also return the rows of each part."""
     across = clients * -(-pitch // 64)
     most = max(1, -(-height // tall))
     chunks = min(most, max(1, -(-PROGRAMS // across)), 128)

@@ -1,4 +1,9 @@
-"""Gives layers with weights their place: how a product is laid out, and where its weights lie packed."""
+"""Where every weight lies in flat models, which are sent, and in packed models, which train.
+
+A packed model stores each layer's weights as the aligned matrix that its product needs, trained weights
+first. Weights that never affect the output (outer entries of a 3x3 kernel over a 1x1 map) do not change and
+are left out, unless a proximal term moves them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,14 @@ from torch import Tensor, nn
 from flameche.training.kernels.conv_geometry import ConvPool, MapShape, Window, round_up
 from flameche.training.kernels.layers import BatchNorm, ImplicitConv, MatMul
 
-ALIGNED = 64  # numbers: 256 bytes in float32, so that every matrix begins where wide loads may
+ALIGNED = 64  # numbers, 256 bytes in float32: every matrix begins where wide loads may
 
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A tensor of the network [outputs channels size], of which `taps` lie packed as [taps pitch width].
+    """A tensor of the network [outputs channels size], of which `taps` are packed as [taps pitch width].
 
-    Beyond channels and outputs, the packed matrix holds zeros. A vector has one channel and one tap.
+    Beyond channels and outputs, the packed matrix is zero. A vector has one channel and one tap.
     """
 
     start: int
@@ -37,13 +42,13 @@ class PackedTensor:
         return part.view(len(rows), self.outputs, self.channels, self.size).permute(0, 3, 2, 1)
 
     def packed(self, rows: Tensor) -> Tensor:
-        """View what belongs to the network in packed models, as [M taps channels outputs]."""
+        """View the network's part of packed models, as [M taps channels outputs]."""
         part = rows.narrow(1, self.offset, len(self.taps) * self.pitch * self.width)
         whole = part.view(len(rows), len(self.taps), self.pitch, self.width)
         return whole[:, :, : self.channels, : self.outputs]
 
     def views(self, flat: Tensor, packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Show the same numbers in both, part by part."""
+        """Yield pairs of views of the same numbers, in flat and in packed models."""
         mine, theirs = self.flat(flat), self.packed(packed)
         if self.taps == tuple(range(self.size)):
             yield mine, theirs
@@ -54,14 +59,14 @@ class PackedTensor:
 
 @dataclass
 class WeightLayout:
-    """The pieces of a network and how many numbers a packed model has; the first `trained` of them change."""
+    """The tensors of a network and the size of a packed model; its first `trained` numbers change."""
 
     trained: int = 0
     total: int = 0
     tensors: list[PackedTensor] = field(default_factory=list)
 
     def reserve(self, numbers: int, frozen: bool = False) -> int:
-        """Set numbers aside, frozen append_one behind the trained; return where they begin."""
+        """Reserve numbers, frozen ones behind the trained; return their offset."""
         if frozen:
             offset = self.total
             self.total = round_up(offset + numbers, ALIGNED)
@@ -72,30 +77,30 @@ class WeightLayout:
         return offset
 
     def pack(self, flat: Tensor, packed: Tensor) -> None:
-        """Copy flat models [M P] into packed append_one [M T], whose other numbers stay as they are."""
+        """Copy flat models [M P] into packed ones [M T]; other numbers stay."""
         for piece in self.tensors:
             for source, target in piece.views(flat, packed):
                 target.copy_(source)
 
     def unpack(self, packed: Tensor, flat: Tensor) -> None:
-        """Copy packed models back into flat append_one, whose other numbers stay as they are."""
+        """Copy packed models back into flat ones; other numbers stay."""
         for piece in self.tensors:
             for target, source in piece.views(flat, packed):
                 target.copy_(source)
 
 
-ImplicitConvs = Literal["none", "small", "first", "all"]  # convolutions done without laying out patches
+ImplicitConvs = Literal["none", "small", "first", "all"]  # convolutions without im2col
 
 
 class UnsupportedModel(Exception):
-    """A network has something for which there is no stacked layer."""
+    """The model has an operation without a stacked layer."""
 
 
 class LayerBuilder:
-    """Lays out the weights and statistics of one network.
+    """Creates the layers of one network that have weights or statistics, and lays these out.
 
-    `align` is what counts of channels and columns are rounded up to; `trim` leaves out weights that no image
-    ever meets; `trained` is the room that trained weights will take, frozen append_one come behind it.
+    Channels and columns are padded to multiples of `align`; `drop_unused` leaves out weights that never
+    affect the output; `trained` is the size of the trained part, which frozen weights follow.
     """
 
     def __init__(
@@ -136,7 +141,7 @@ class LayerBuilder:
         return self._im2col(name, layer, window, out, reads_images)
 
     def _is_implicit(self, window: Window, out: MapShape, reads_images: bool) -> bool:
-        """Tell whether a convolution is done without laying out patches."""
+        """Tell whether a convolution runs without im2col."""
         if self.implicit_convs == "none":
             return False
         small = window.map_shape.pitch <= 16 and out.pitch <= 32
@@ -150,7 +155,7 @@ class LayerBuilder:
         self, name: str, layer: Any, window: Window, out: MapShape, reads_images: bool
     ) -> ImplicitConv:
         map_shape = window.map_shape
-        pitch = map_shape.channels if reads_images else map_shape.pitch  # bytes lie close together
+        pitch = map_shape.channels if reads_images else map_shape.pitch  # bytes are not padded
         window = replace(window, map_shape=replace(map_shape, channels=pitch, pitch=pitch))
         used, append_one = window.taps * pitch, layer.bias is not None
         columns = round_up(used + append_one, self.align)
@@ -164,7 +169,7 @@ class LayerBuilder:
         return ImplicitConv(out, ConvPool(window), weight, columns, append_one, reads_images)
 
     def linear(self, name: str, layer: nn.Linear, map_shape: MapShape, reads_images: bool) -> MatMul:
-        """Take a linear layer as a convolution whose window is the whole map."""
+        """Create a linear layer, as a convolution whose window is the whole map."""
         if layer.in_features != map_shape.channels * map_shape.pixels:
             raise UnsupportedModel(f"{name}: {layer.in_features} features of a map of another size")
         window = Window(map_shape, (map_shape.height, map_shape.width), (1, 1), (0, 0))
@@ -172,14 +177,14 @@ class LayerBuilder:
         return self._direct(name, layer, window, out, list(range(map_shape.pixels)), reads_images)
 
     def norm(self, name: str, layer: Any, map_shape: MapShape) -> BatchNorm:
-        """Place a BatchNorm's weights and running statistics."""
+        """Create a BatchNorm with its weights and running statistics."""
         if layer.momentum is None or layer.running_mean is None or layer.weight is None:
             raise UnsupportedModel(
                 f"{name}: BatchNorm that counts batches, keeps no statistics or has no weights"
             )
         trains = self._trained(f"{name}.weight"), self._trained(f"{name}.bias")
         if trains[0] != trains[1]:
-            raise UnsupportedModel(f"{name}: half of it is frozen")
+            raise UnsupportedModel(f"{name}: only one of weight and bias is frozen")
         weight, bias = (self._reserve_vector(f"{name}.{part}", map_shape) for part in ("weight", "bias"))
         running = tuple(
             self._reserve_statistic(f"{name}.running_{part}", map_shape) for part in ("mean", "var")
@@ -254,7 +259,7 @@ class LayerBuilder:
         numbers: int,
         channels: int | None = None,
     ) -> int:
-        """Set a product's weights aside; those no image meets come behind, if they are kept at all."""
+        """Reserve a product's weights; unused ones go behind, if they are kept at all."""
         name, frozen = f"{name}.weight", not self._trained(f"{name}.weight")
         shape = (out.channels, channels or window.map_shape.channels, window.taps)
         offset = self.weights.reserve(numbers, frozen)
@@ -304,6 +309,6 @@ class LayerBuilder:
 
 
 def _starts(named: dict[str, Tensor]) -> dict[str, int]:
-    """Tell where each tensor begins in a flat model."""
+    """Return where each tensor begins in a flat model."""
     ends = np.cumsum([0, *(own.numel() for own in named.values())])
     return {name: int(start) for name, start in zip(named, ends, strict=False)}
