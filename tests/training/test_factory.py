@@ -1,5 +1,7 @@
 """Which trainer is created on which device, and with which options."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,11 @@ def make(wanted, model=None, augment=False, **options):
 )
 def test_on_a_cpu_the_pool_trains_unless_another_is_asked_for(wanted, kind):
     assert type(make(wanted)) is kind
+
+
+def test_nothing_in_training_but_the_factory_knows_the_kernels():
+    files = Path(factory.__file__).parent.glob("*.py")
+    assert [f.name for f in files if "training.kernels" in f.read_text()] == ["factory.py"]
 
 
 def test_a_pool_has_no_use_for_a_gpu():

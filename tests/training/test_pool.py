@@ -243,10 +243,10 @@ def test_a_pool_that_is_forgotten_ends_its_processes():
 
 def test_shared_memory_holds_arrays_of_any_shape():
     arrays = {"a": np.arange(5, dtype=np.int64), "none": np.empty((3, 0), np.float32), "b": np.ones((2, 3))}
-    segment = SharedArrays.from_arrays(arrays, [("room", "<f4", (4, 2))])
-    again = SharedArrays(os.dup(segment.fd), segment.spec)
-    segment.arrays["room"][1] = 7
+    shared = SharedArrays.from_arrays(arrays, [("extra", "<f4", (4, 2))])
+    again = SharedArrays(os.dup(shared.fd), shared.spec)
+    shared.arrays["extra"][1] = 7
     assert all(np.array_equal(again.arrays[name], array) for name, array in arrays.items())
-    assert again.arrays["room"].sum() == 14 and again.arrays["none"].shape == (3, 0)
-    segment.close()
+    assert again.arrays["extra"].sum() == 14 and again.arrays["none"].shape == (3, 0)
+    shared.close()
     again.close()

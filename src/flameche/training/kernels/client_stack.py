@@ -94,13 +94,13 @@ class ClientStack:
         dtype: torch.dtype,
         low: torch.dtype,
         ops: TorchOps,
-        replayer: GraphCache,
+        graphs: GraphCache,
         augment: bool = False,
         turn: float = 0.0,
     ) -> None:
         steps, clients, batch = size
         device = data[0].device
-        self.network, self.data, self.ops, self.replayer = network, data, ops, replayer
+        self.network, self.data, self.ops, self.graphs = network, data, ops, graphs
         layout = network.weights
         self.params = torch.zeros(clients, layout.total, dtype=dtype, device=device)
         self.low = self.params if low == dtype else torch.zeros_like(self.params, dtype=low)
@@ -113,49 +113,49 @@ class ClientStack:
         room = (*self.index.shape, len(IDENTITY))
         self.transforms = torch.zeros(room, dtype=torch.int8, device=device) if augment else None
         self.turn = turn
-        self.now = torch.zeros(1, dtype=torch.int64, device=device)
+        self.step_number = torch.zeros(1, dtype=torch.int64, device=device)
         self.target = torch.zeros_like(self.params[:1])
         self.allowed_widths = _halving_widths(clients)
 
-    def train(self, models: Models, work: BatchTable, lr: float, pull: Pull | None, sgd: Sgd | None) -> None:
+    def train(self, models: Models, table: BatchTable, lr: float, pull: Pull | None, sgd: Sgd | None) -> None:
         """Train up to M clients' models in place; those with most steps come first."""
-        self._load(models, work, pull)
+        self._load(models, table, pull)
         strength = pull.strength if pull else 0.0
-        for width in step_widths(work.count, self.allowed_widths).tolist():
-            self.replayer.run(
+        for width in step_widths(table.count, self.allowed_widths).tolist():
+            self.graphs.run(
                 (width, lr, strength, sgd),
                 lambda w=width: self._step(w, lr, strength, sgd),  # type: ignore[misc]
             )
         self.network.weights.unpack(self.params[: len(models)], models.params)
         self.network.stats.unpack(self.stats[: len(models)], models.buffers)
 
-    def _load(self, start: Models, work: BatchTable, pull: Pull | None) -> None:
+    def _load(self, start: Models, table: BatchTable, pull: Pull | None) -> None:
         layout = self.network.weights
         layout.pack(start.params, self.params[: len(start)])
         self.network.stats.pack(start.buffers, self.stats[: len(start)])
         if self.low is not self.params:
             self.low.copy_(self.params)
-        for each in (self.m, self.v, self.now):
+        for each in (self.m, self.v, self.step_number):
             each.zero_()
-        steps, clients = work.count.shape
+        steps, clients = table.count.shape
         self.count.zero_()
-        self.index[:steps, :clients].copy_(torch.from_numpy(work.index))
-        self.count[:steps, :clients].copy_(torch.from_numpy(work.count))
-        if self.transforms is not None and work.transforms is not None:
-            self.transforms[:steps, :clients].copy_(torch.from_numpy(work.transforms))
+        self.index[:steps, :clients].copy_(torch.from_numpy(table.index))
+        self.count[:steps, :clients].copy_(torch.from_numpy(table.count))
+        if self.transforms is not None and table.transforms is not None:
+            self.transforms[:steps, :clients].copy_(torch.from_numpy(table.transforms))
         if pull:
             layout.pack(pull.target.params, self.target)
 
     @torch.no_grad()
     def _step(self, width: int, lr: float, strength: float, sgd: Sgd | None) -> None:
         """Take one step with the first `width` clients: gather, forward, backward, update; then advance."""
-        index = self.index.index_select(0, self.now)[0, :width]
-        count = self.count.index_select(0, self.now)[0, :width]
+        index = self.index.index_select(0, self.step_number)[0, :width]
+        count = self.count.index_select(0, self.step_number)[0, :width]
         grads = self.grads[:width]
         ctx = Pass(self.ops, self.low[:width], self.params[:width], self.stats[:width], count, grads)
         images, labels = self.data
         if self.transforms is not None:
-            transforms = self.transforms.index_select(0, self.now)[0, :width]
+            transforms = self.transforms.index_select(0, self.step_number)[0, :width]
             images = transform_images(images, index, transforms, self.turn).flatten(0, 1)
             labels = labels[index].flatten()
             index = torch.arange(index.numel(), device=index.device).view_as(index)
@@ -166,13 +166,13 @@ class ClientStack:
         if strength:
             grads = grads + strength * (params - self.target[:, :trained])
         if sgd is None:
-            self.ops.adam(params, self.m[:width], self.v[:width], self.now, grads, count, lr, low)
+            self.ops.adam(params, self.m[:width], self.v[:width], self.step_number, grads, count, lr, low)
         else:
             step = self.m[:width].mul_(sgd.momentum).add_(grads)
             params.sub_(step * (sgd.lr * (count > 0)[:, None].to(params.dtype)))
             if low is not None:
                 low.copy_(params)
-        self.now += 1
+        self.step_number += 1
 
 
 def _halving_widths(clients: int) -> list[int]:

@@ -129,12 +129,12 @@ class LayerBuilder:
         window = Window(map_shape, kernel, stride, padding)  # type: ignore[arg-type]
         out = MapShape(*window.out, layer.out_channels, round_up(layer.out_channels, self.align))
         table = window.table() if map_shape.pixels <= window.taps else []
-        met = all(tap >= 0 for row in table for tap in row)
+        dense = all(tap >= 0 for row in table for tap in row)
         if window.plain:
             return self._direct(name, layer, window, out, [0], reads_images)
-        if table and met and len(table[0]) == 1:
+        if table and dense and len(table[0]) == 1:
             return self._direct(name, layer, window, out, [row[0] for row in table], reads_images)
-        if table and met:
+        if table and dense:
             return self._expanded(name, layer, window, out, table, reads_images)
         if self._is_implicit(window, out, reads_images) and not any(self._frozen(name, layer)):
             return self._implicit_conv(name, layer, window, out, reads_images)
@@ -264,10 +264,10 @@ class LayerBuilder:
         shape = (out.channels, channels or window.map_shape.channels, window.taps)
         offset = self.weights.reserve(numbers, frozen)
         self._add_tensor(name, shape, tuple(taps), pitch, out.pitch, offset)
-        unmet = tuple(tap for tap in range(window.taps) if tap not in taps)
-        if unmet and not self.drop_unused:
-            behind = self.weights.reserve(len(unmet) * pitch * out.pitch, frozen)
-            self._add_tensor(name, shape, unmet, pitch, out.pitch, behind)
+        unused = tuple(tap for tap in range(window.taps) if tap not in taps)
+        if unused and not self.drop_unused:
+            behind = self.weights.reserve(len(unused) * pitch * out.pitch, frozen)
+            self._add_tensor(name, shape, unused, pitch, out.pitch, behind)
         return offset
 
     def _reserve_vector(self, name: str, map_shape: MapShape) -> int:
