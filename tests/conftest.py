@@ -14,7 +14,7 @@ from flameche.data import Federation, Samples
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
-from flameche.training.none import NoTrainer
+from flameche.training.trainer import NoTrainer
 from tests.offline import sitecustomize
 from tests.skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  (pytest finds them here)
 

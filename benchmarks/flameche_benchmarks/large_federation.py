@@ -18,7 +18,7 @@ from flameche.methods.base import UNSEEN, Method, World
 from flameche.protocol.ledger import Ledger
 from flameche.rng import stream
 from flameche.simulation.schedule import draw_participants
-from flameche.training.none import NoTrainer
+from flameche.training.trainer import NoTrainer
 from flameche_benchmarks.machine import memory_used
 
 BLOCKS, STEP = 10, 10_000  # clients whose metadata are drawn at once

@@ -13,9 +13,9 @@ import numpy as np
 from flameche.data.federation import Federation, Samples
 from flameche.models.build import build_model
 from flameche.rng import stream
-from flameche.training.choose import make_trainer
 from flameche.training.device import finish, peak_device_memory, prepare_torch
-from flameche.training.fused import FusedTrainer
+from flameche.training.factory import make_trainer
+from flameche.training.kernels.stacked_trainer import StackedTrainer
 from flameche.training.loop import LoopTrainer
 from flameche.training.pool import PoolTrainer
 from flameche.training.trainer import Trainer, TrainingPlan
@@ -50,7 +50,7 @@ def build_trainer(contender: str, case: dict[str, Any], clients: int | None = No
     if contender == "vmap":
         return VectorisedTrainer(*given, device=case["device"])
     precision: Any = contender.removeprefix("fused ")
-    return FusedTrainer(*given, device=case["device"], precision=precision)
+    return StackedTrainer(*given, device=case["device"], precision=precision)
 
 
 def train_rounds(trainer: Trainer, case: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
 from flameche.training.device import prepare_torch, usable_cores
-from flameche.training.none import NoTrainer
+from flameche.training.trainer import NoTrainer
 
 Groups = NDArray[np.int64]
 

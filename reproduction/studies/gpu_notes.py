@@ -22,7 +22,8 @@ there too.
 **A defect, found after call 5 and mended before call 6.** With several processes on the GPU (MPS), about 30
 of 109 whole runs of LeNet-5 ended in NaN. The compiled kernels of its two small convolutions let a
 tensor-core product run on into the next turn of their loop, where its operands in registers were overwritten
-(Triton 3.6 with a ptxas before 13.3; found by reading the machine code, `tests/training/test_finished.py`).
+(Triton 3.6 with a ptxas before 13.3; found by reading the machine code,
+`tests/training/kernels/test_compiled_kernels.py`).
 Each product now ends within its turn. `reproduction/studies/gpu_soak.py` on an H200, 60 rounds by one
 process and by 8 at once: before, all 8 left the numbers of one alone, from rounds 1 to 4 on, and one met
 NaN; now all 8 have its bits in every round. All 135 GPU tests pass (`python -m pytest -m gpu

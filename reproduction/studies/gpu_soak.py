@@ -43,8 +43,8 @@ def play(rounds: int, precision: str, dirty: bool, small: bool) -> list[str]:
 
     from flameche.data.federation import Federation, Samples
     from flameche.models.build import build_model
-    from flameche.training import fused
     from flameche.training.device import prepare_torch
+    from flameche.training.kernels import stacked_trainer
     from flameche.training.models import Models
     from flameche.training.trainer import TrainingPlan
 
@@ -52,7 +52,7 @@ def play(rounds: int, precision: str, dirty: bool, small: bool) -> list[str]:
     prepare_torch(device)
     if dirty:
         torch.use_deterministic_algorithms(True, warn_only=True)
-        fused.arithmetic = _dirty  # type: ignore[attr-defined,assignment]
+        stacked_trainer.matmul_precision = _dirty  # type: ignore[attr-defined,assignment]
     clients, picked, batch = (3, 3, 8) if small else (CLIENTS, PICKED, BATCH)
     rng = np.random.default_rng(0)
     sizes = rng.integers(9, 20, clients) if small else rng.integers(300, 900, clients)
@@ -68,7 +68,7 @@ def play(rounds: int, precision: str, dirty: bool, small: bool) -> list[str]:
 
     group = np.zeros(clients, np.int64)
     data = Federation("made", "none", 10, samples(sizes), samples(0 * sizes), samples([200]), group, group)
-    trainer = fused.FusedTrainer(
+    trainer = stacked_trainer.StackedTrainer(
         build_model("lenet5", (1, 28, 28), 10, seed=0), data,
         TrainingPlan(epochs=1 if small else EPOCHS, batch=batch), 7,
         device=device, precision=precision, budget_gib=4.0, capture=not small,
@@ -90,9 +90,9 @@ def _dirty(precision: str) -> Iterator[None]:
     """Set how products round, as the trainer does, but fill new memory with NaN."""
     import torch
 
-    from flameche.training.cuda import arithmetic
+    from flameche.training.kernels.cuda_graphs import matmul_precision
 
-    with arithmetic(precision):  # type: ignore[arg-type]
+    with matmul_precision(precision):  # type: ignore[arg-type]
         torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         yield
 

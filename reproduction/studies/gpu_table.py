@@ -14,12 +14,12 @@ PLANS = {"lenet5": "5 epochs, batch 128", "resnet18": "10 epochs, batch 256"}
 KEPT = ("device", "way", "run", "score", "scale", "accuracy", "check", "tune", "profile", "layer")
 MADE = ("versions", "commit", "device")
 GROUPS = {  # how the names of kernels begin, or for products what they contain
-    "patches": ("patches_kernel", "image_patches_kernel"),
-    "fold": ("fold_kernel",),
-    "sliding": ("slide_kernel", "slide_back_kernel", "weigh_kernel", "gather_kernel", "widen_kernel"),
-    "norm": ("norm_", "moments_kernel", "affine_kernel"),
+    "patches": ("im2col_kernel", "im2col_images_kernel"),
+    "fold": ("col2im_kernel",),
+    "sliding": ("conv_", "sum_weight_gradient_kernel", "expand_weights_kernel"),
+    "norm": ("norm_", "batch_norm_", "moments_", "affine_kernel"),
     "adam": ("adam_kernel",),
-    "pool": ("pool_", "activate_"),
+    "pool": ("max_pool_", "bias_relu_"),
 }
 PRODUCTS = ("gemm", "cutlass", "nvjet", "xmma")
 Line = dict[str, Any]

@@ -31,11 +31,11 @@ from flameche.data.federation import Federation, Samples
 from flameche.experiments.provenance import provenance
 from flameche.models.build import build_model
 from flameche.training.device import finish, prepare_torch
-from flameche.training.fused import FusedTrainer
+from flameche.training.kernels.stacked_trainer import StackedTrainer
+from flameche.training.kernels.torch_ops import TorchOps
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import average
-from flameche.training.primitives import Plain
-from flameche.training.trainer import TrainingPlan
+from flameche.training.trainer import Sgd, TrainingPlan
 from flameche.training.vectorised import VectorisedTrainer
 
 SHAPES = {"lenet5": (1, 28, 28), "resnet18": (3, 32, 32), "small-cnn": (1, 8, 8)}
@@ -88,8 +88,8 @@ def trainer(cls: Any, net: str, data: Federation, plan: TrainingPlan, **more: An
     """Make one."""
     model = build_model(net, SHAPES[net], 10, seed=0)
     own = cls(model, data, plan, 7, device=DEVICE, **more)
-    if hasattr(getattr(own, "_do", None), "slides"):
-        own._do.slides.tried.update(BEST)
+    if hasattr(getattr(own, "_ops", None), "conv_kernels"):
+        own._ops.conv_kernels.overrides.update(BEST)
     return own
 
 
@@ -105,7 +105,7 @@ def check(net: str, slidings: list[str]) -> None:
     data, plan = federation(net, 5, 0, 8, sizes), TrainingPlan(epochs=1, batch=batch)
     who, pick = np.arange(5), np.zeros(5, np.int64)
     loop = trainer(LoopTrainer, net, data, plan, dtype=torch.float64)
-    ours = trainer(FusedTrainer, net, data, plan, dtype=torch.float64)
+    ours = trainer(StackedTrainer, net, data, plan, dtype=torch.float64)
     for number in (1, 2, 3):  # runs, captures, replays
         found = [each.train(each.initial(), pick, who, number) for each in (loop, ours)]
         gaps = {key: getattr(found[0], key) - getattr(found[1], key) for key in ("params", "buffers")}
@@ -121,14 +121,14 @@ def check(net: str, slidings: list[str]) -> None:
     one = TrainingPlan(epochs=1, batch=64)
     exact = trainer(LoopTrainer, net, data, one, dtype=torch.float64)
     start = exact.initial()
-    truth = exact.train(start, pick, who, 1, sgd=1.0)
+    truth = exact.train(start, pick, who, 1, sgd=Sgd(1.0))
     moved = truth.params - start.params
-    kinds: list[tuple[str, dict[str, Any]]] = [("fp32 torch", {"do": Plain()})]
-    kinds += [(f"{each} {s}", {"sliding": s}) for s in slidings for each in ("fp32", "tf32", "bf16")]
+    kinds: list[tuple[str, dict[str, Any]]] = [("fp32 torch", {"ops": TorchOps()})]
+    kinds += [(f"{each} {s}", {"implicit_convs": s}) for s in slidings for each in ("fp32", "tf32", "bf16")]
     for name, more in kinds:
-        own = trainer(FusedTrainer, net, data, one, precision=name.split()[0], **more)
+        own = trainer(StackedTrainer, net, data, one, precision=name.split()[0], **more)
         for number in range(3):
-            mine = own.train(own.initial(), pick, who, 1, sgd=1.0)
+            mine = own.train(own.initial(), pick, who, 1, sgd=Sgd(1.0))
             got = mine.params.double() - start.params
             say(check=net, gradient=name, call=number, off=round(off(got, moved), 6),
                 buffers=round(off(mine.buffers.double(), truth.buffers), 6))  # fmt: skip
@@ -159,9 +159,9 @@ def ways(args: Any) -> list[tuple[str, Any, dict[str, Any]]]:
     for precision in args.precisions:
         for prim in args.prims:
             for sliding in args.sliding if prim == "triton" else ["small"]:
-                more: dict[str, Any] = {"precision": precision, "sliding": sliding}
-                more |= {"do": Plain()} if prim == "torch" else {}
-                listed.append((f"fused {precision} {prim} {sliding}", FusedTrainer, more))
+                more: dict[str, Any] = {"precision": precision, "implicit_convs": sliding}
+                more |= {"ops": TorchOps()} if prim == "torch" else {}
+                listed.append((f"fused {precision} {prim} {sliding}", StackedTrainer, more))
     return listed
 
 
@@ -184,7 +184,7 @@ def rounds(net: str, data: Federation, plan: TrainingPlan, args: Any, clients: i
             say(net=net, way=name, round_ms=round(statistics.median(late), 2), least=round(min(late), 2),
                 first_s=round(first, 2), second_ms=round(times[0], 1), n=len(late),
                 peak_gib=round(peak, 2))  # fmt: skip
-            if cls is FusedTrainer and "profile" in args.parts and DEVICE == "cuda" and "torch" not in name:
+            if cls is StackedTrainer and "profile" in args.parts and DEVICE == "cuda" and "torch" not in name:
                 profile(net, name, lambda: own.train(start, pick, who, 99))
 
         attempt(f"rounds {net} {name}", work)
@@ -223,7 +223,7 @@ def profile(net: str, name: str, work: Callable[[], Any]) -> None:
 def scores(net: str, data: Federation, plan: TrainingPlan, args: Any, precision: str) -> None:
     """Time the scoring of four models, each on its own test set."""
     for sliding in args.sliding:
-        own = trainer(FusedTrainer, net, data, plan, precision=precision, sliding=sliding)
+        own = trainer(StackedTrainer, net, data, plan, precision=precision, implicit_convs=sliding)
         models, pick = own.initial().pick(np.zeros(4, np.int64)), data.group
         first, times = timed(lambda n: own.accuracy(models, pick), 5, 10.0)  # noqa: B023
         say(score=net, precision=precision, sliding=sliding, ms=round(statistics.median(times), 2),
@@ -237,7 +237,7 @@ def whole_run(net: str, args: Any, plan: TrainingPlan, precision: str, sliding: 
     clients, size, tests = (8, 12, 16) if args.quick else (100, 500, 10_000)
     data = federation(net, clients, size, tests)
     begun = time.perf_counter()
-    own = trainer(FusedTrainer, net, data, plan, precision=precision, sliding=sliding)
+    own = trainer(StackedTrainer, net, data, plan, precision=precision, implicit_convs=sliding)
     models, rng = own.initial(), np.random.default_rng(0)
     models = models.pick(np.zeros(4, np.int64))
     ready = time.perf_counter() - begun
@@ -273,7 +273,7 @@ def scale(net: str, args: Any) -> None:
     data = federation(net, clients, size, 16)
     for budget in (None, 8.0):
         plan = TrainingPlan(epochs=epochs, batch=batch)
-        own = trainer(FusedTrainer, net, data, plan, budget_gib=budget)
+        own = trainer(StackedTrainer, net, data, plan, budget_gib=budget)
         start, rng = own.initial(), np.random.default_rng(0)
         for count in counts if budget is None else counts[-1:]:
             if DEVICE == "cuda":
@@ -288,7 +288,7 @@ def scale(net: str, args: Any) -> None:
             say(scale=net, clients=count, round_ms=round(times[-1], 1), per_client_ms=each,
                 first_s=round(first, 2), peak_gib=round(peak, 2), before_gib=round(before, 2),
                 budget_gib=round(own._budget / 2**30, 2), width=[key[0] for key in own._stacks],
-                each_gib=round(own._each / 2**30, 4))  # fmt: skip
+                each_gib=round(own._bytes_per_client / 2**30, 4))  # fmt: skip
 
 
 def hard(seed: int, clients: int, size: int, tests: int) -> Federation:
@@ -323,7 +323,7 @@ def accuracy(args: Any) -> None:
     """Train LeNet-5 for 20 rounds by every trainer and precision, over seeds: do they agree within noise?"""
     clients, size, tests, number = (3, 20, 50, 2) if args.quick else (10, 250, 5000, 20)
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {"loop fp32": (LoopTrainer, {})}
-    kinds |= {f"fused {each}": (FusedTrainer, {"precision": each}) for each in ("fp32", "tf32", "bf16")}
+    kinds |= {f"fused {each}": (StackedTrainer, {"precision": each}) for each in ("fp32", "tf32", "bf16")}
     found: dict[str, list[float]] = {name: [] for name in kinds}
     for seed in range(3):
         data = given(args.data, seed, clients, size) if args.data else hard(seed, clients, size, tests)
@@ -394,11 +394,11 @@ def one(net: str, args: Any) -> None:
     plan, data = TrainingPlan(epochs=epochs, batch=batch), federation(net, clients, size, tests)
 
     def tuned(precision: str) -> None:
-        own = trainer(FusedTrainer, net, data, plan, precision=precision, sliding=args.sliding[-1])
-        BEST.update(tune(own, net, clients, lambda layer: layer.first or layer.form.height >= 8))
+        own = trainer(StackedTrainer, net, data, plan, precision=precision, implicit_convs=args.sliding[-1])
+        BEST.update(tune(own, net, clients, lambda layer: layer.reads_images or layer.map_shape.height >= 8))
 
     def layered(precision: str) -> None:
-        layer_times(trainer(FusedTrainer, net, data, plan, precision=precision), net, clients, precision)
+        layer_times(trainer(StackedTrainer, net, data, plan, precision=precision), net, clients, precision)
 
     if "check" in args.parts:
         attempt(f"check {net}", lambda: check(net, args.sliding))

@@ -25,7 +25,7 @@ from flameche.experiments.build import build
 from flameche.experiments.provenance import provenance
 from flameche.simulation.schedule import draw_participants
 from flameche.training.models import Models
-from flameche.training.trainer import ends
+from flameche.training.trainer import batch_edges
 from flameche_reproduction.planned_runs import PlannedRun
 from flameche_reproduction.results_index import ResultsFile, describe_provenance
 
@@ -50,7 +50,7 @@ def play(way: str, rounds: int, seed: int = 0, out: Path = STORED, more: tuple[s
     setup = build(experiment, seed, device="cpu")
     trainer, count = setup.world.trainer, experiment.data.clients
     models = setup.world.initial_models(1)
-    steps = experiment.training.epochs * (len(ends(int(trainer.sizes[0]), trainer.plan)) - 1)
+    steps = experiment.training.epochs * (len(batch_edges(int(trainer.sizes[0]), trainer.plan)) - 1)
     left = KEPT**steps
     assert len(set(trainer.sizes.tolist())) == 1  # else clients take other numbers of steps
     rules = dict.fromkeys(("mean", "first", "member"), models.buffers[0])

@@ -148,11 +148,12 @@ def test_a_run_that_diverged_says_so_in_its_table_and_its_report(call, experimen
     assert "training diverged" in err and "lower training.lr" in err and "Runs: runs/small/" in err
     code, out, _ = call("run", experiment, *how, "--json")  # it is stored, and diverged all the same
     summary = json.loads(out)
-    assert code == 1 and summary["diverged"]
+    assert code == 1 and summary["diverged"] and summary["accuracy"] is None
     assert call("report", "runs", "--out", "page")[0] == 0
     page = (tmp_path / "page" / "report.html").read_text()
     assert "<td class=num>diverged</td>" in page and "lower training.lr and run it again" in page
-    assert f"{100 * summary['accuracy']:.2f}" not in (tmp_path / "page" / "tables" / "summary.md").read_text()
+    shown = 100 * summary["accuracy_per_round"][-1]
+    assert f"{shown:.2f}" not in (tmp_path / "page" / "tables" / "summary.md").read_text()
 
 
 def test_without_true_groups_no_table_shows_an_ari(call, experiment):
@@ -174,7 +175,14 @@ def test_select_k_states_its_least_number_of_clients_in_its_help_and_when_it_ref
     assert f"takes {FEWEST} clients at least" in said
     few = ("--set", "data.clients=5", "--set", "data.groups=2", "--set", "method.clusters=2")
     guarded = call("select-k", experiment, "--device", "cpu", *few, "--set", "scheme.min_cluster=3")
-    refused(guarded, "5 clients are too few", "at least 6 with scheme.min_cluster = 3")
+    refused(guarded, "5 clients are too few for scheme.min_cluster = 3, which takes 6")
+
+
+def test_k_is_not_chosen_in_the_clear_under_a_scheme_that_would_seal_nothing(call, experiment):
+    other = ("--device", "cpu", "--set", "method.kind=ifca", "--set", "method.clusters=2")
+    sealed = call("select-k", experiment, *other, "--set", "scheme.kind=bfv")
+    refused(sealed, 'scheme.kind = "bfv": method.kind = "ifca" has no metadata to seal', "in the clear")
+    assert call("select-k", experiment, *other, "--set", "scheme.kind=plain")[0] == 0
 
 
 def test_a_folder_with_brackets_in_its_name_is_printed_whole(call, experiment):

@@ -41,7 +41,7 @@ def test_bytes_are_told_by_round_and_numbers_go_to_the_board():
 def test_a_board_writes_event_files_or_says_what_is_missing(tmp_path):
     from importlib.util import find_spec
 
-    from flameche.training.board import Board
+    from flameche.training.tensorboard import Board
 
     if find_spec("tensorboard") is None:
         with pytest.raises(ConfigError, match="pip install tensorboard"):

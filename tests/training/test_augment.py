@@ -3,14 +3,23 @@
 import pytest
 import torch
 
-from flameche.training.augment import PAD, STILL, TURN_STEPS, augmented, draw, moved
+from flameche.training.augment import (
+    IDENTITY,
+    PAD,
+    TURN_STEPS,
+    augment_images,
+    draw_transforms,
+    transform_images,
+)
 
 
-def made(images, how, turn=0.0):
+def made(images, transforms, turn=0.0):
     """Bytes [n Ch H W], all of them as one `how` says."""
     index = torch.arange(len(images))[None]
-    drawn = torch.tensor(how, dtype=torch.int8).expand(1, len(images), 4)
-    return moved(images.permute(0, 2, 3, 1).contiguous(), index, drawn, turn)[0].permute(0, 3, 1, 2)
+    draw_round = torch.tensor(transforms, dtype=torch.int8).expand(1, len(images), 4)
+    return transform_images(images.permute(0, 2, 3, 1).contiguous(), index, draw_round, turn)[0].permute(
+        0, 3, 1, 2
+    )
 
 
 def images(height=6, width=5):
@@ -19,7 +28,7 @@ def images(height=6, width=5):
 
 def test_what_is_neither_flipped_nor_shifted_nor_turned_stays():
     x = images()
-    assert torch.equal(made(x, STILL), x) and torch.equal(made(x, STILL, turn=90.0), x)
+    assert torch.equal(made(x, IDENTITY), x) and torch.equal(made(x, IDENTITY, turn=90.0), x)
     assert torch.equal(made(x, (1, PAD, PAD, 0)), x.flip(3))
 
 
@@ -59,7 +68,9 @@ def test_a_small_turn_moves_the_rim_by_what_trigonometry_says_and_lets_black_in(
 
 
 def test_draws_are_the_generators_and_turns_are_drawn_last():
-    first, second, turned = (draw(500, torch.Generator().manual_seed(3), turn) for turn in (0.0, 0.0, 20.0))
+    first, second, turned = (
+        draw_transforms(500, torch.Generator().manual_seed(3), turn) for turn in (0.0, 0.0, 20.0)
+    )
     assert torch.equal(first, second) and torch.equal(first[:, :3], turned[:, :3])
     assert not first[:, 3].any() and turned[:, 3].abs().max() > 0.95 * TURN_STEPS
     assert (
@@ -71,5 +82,5 @@ def test_draws_are_the_generators_and_turns_are_drawn_last():
 
 def test_floats_from_beyond_the_border_are_black():
     x = torch.full((200, 1, 6, 6), 0.5)
-    out = augmented(x, torch.Generator().manual_seed(0), turn=20.0)
+    out = augment_images(x, torch.Generator().manual_seed(0), turn=20.0)
     assert set(out.unique().tolist()) == {-1.0, 0.5} and (out == 0.5).float().mean() > 0.3

@@ -8,7 +8,7 @@ from flameche.models.build import build_model
 from flameche.training.device import prepare_torch
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import read_module, write_module
-from flameche.training.trainer import TrainingPlan, batches, ends
+from flameche.training.trainer import TrainingPlan, batch_edges, batches
 from tests.conftest import tiny_federation
 
 
@@ -44,7 +44,7 @@ def test_without_dropping_edges_are_as_they_always_were():
         for batch in range(1, 12):
             cuts = list(range(batch, size, batch))
             cuts = cuts[:-1] if cuts and size - cuts[-1] == 1 else cuts
-            assert ends(size, TrainingPlan(batch=batch)) == [0, *cuts, size]
+            assert batch_edges(size, TrainingPlan(batch=batch)) == [0, *cuts, size]
 
 
 @pytest.mark.parametrize(("size", "lengths"), [(8, [4, 4]), (9, [4, 4]), (11, [4, 4]), (4, [4]), (3, [3])])

@@ -16,10 +16,10 @@ from torch import nn
 
 from flameche.data.federation import Samples
 from flameche.errors import TrainingError
-from flameche.training import crew, pool
+from flameche.training import pool, worker_pool
+from flameche.training.fast_layers import FastLoopTrainer
 from flameche.training.pool import PoolTrainer
-from flameche.training.quick import QuickTrainer
-from flameche.training.segment import Segment
+from flameche.training.shared_memory import SharedArrays
 from flameche.training.trainer import Pull, Sgd, TrainingPlan
 from tests.conftest import tiny_federation
 
@@ -48,7 +48,7 @@ def trainers(workers=2, **plan):
     torch.manual_seed(0)
     model = net()
     state = model.state_dict()
-    alone = QuickTrainer(model, federation(), plan, seed=7)
+    alone = FastLoopTrainer(model, federation(), plan, seed=7)
     other = net()
     other.load_state_dict(state)
     return PoolTrainer(other, federation(), plan, seed=7, workers=workers), alone
@@ -57,7 +57,7 @@ def trainers(workers=2, **plan):
 @pytest.fixture(autouse=True)
 def _three_cores_of_one_thread(monkeypatch):
     monkeypatch.setattr(pool, "usable_cores", lambda: 3)
-    monkeypatch.setattr(pool, "LEAST_S", 0.0)
+    monkeypatch.setattr(pool, "MIN_SHARED_S", 0.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -129,23 +129,23 @@ def test_small_work_stays_in_this_process():
     for r in range(3):
         found = [t.train(t.initial(), zeros, clients, r).params for t in (many, alone)]
         assert torch.equal(*found)
-    assert many._crew is None
+    assert many._worker_pool is None
     one, _ = trainers(workers=1)
-    assert one.start() == 1 and one._crew is None
+    assert one.start() == 1 and one._worker_pool is None
 
 
 def test_processes_join_in_the_middle_of_a_round(monkeypatch):
     many, alone = trainers()
-    many._patience = 0.0
+    many._start_after = 0.0
     joined = []
-    offer = crew.Crew.offer
+    offer = worker_pool.WorkerPool.assign
 
     def slowly(self, task, jobs):
         self.wait_until_ready(60)
         offer(self, task, jobs)
         joined.append([worker.state for worker in self._workers])
 
-    monkeypatch.setattr(crew.Crew, "offer", slowly)
+    monkeypatch.setattr(worker_pool.WorkerPool, "assign", slowly)
     zeros, clients = np.zeros(6, np.int64), np.arange(6)
     try:
         found = [t.train(t.initial(), zeros, clients, 1) for t in (many, alone)]
@@ -159,7 +159,7 @@ def test_a_process_that_dies_gives_one_line_and_no_hang():
     zeros, clients = np.zeros(6, np.int64), np.arange(6)
     try:
         many.start()
-        (pid,) = many._crew.pids
+        (pid,) = many._worker_pool.pids
         killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
         killer.start()
         with pytest.raises(TrainingError, match=r"ended unexpectedly \(signal 9\); run again") as caught:
@@ -174,14 +174,14 @@ def test_a_model_that_cannot_be_sent_is_trained_here():
     model.add_module("own", nn.Identity())
     model.own.forward = lambda x: x
     many = PoolTrainer(model, federation(), TrainingPlan(epochs=1, batch=16), 7, workers=2)
-    with pytest.warns(UserWarning, match="cannot be sent"):
+    with pytest.warns(UserWarning, match="cannot be pickled"):
         assert many.start() == 1
     many.train(many.initial(), np.zeros(6, np.int64), np.arange(6), 1)
 
 
 @pytest.mark.parametrize(("python", "why"), [("/bin/false", "exit code 1"), ("/nowhere/python", ".*No such")])
 def test_a_process_that_cannot_start_is_done_without(monkeypatch, python, why):
-    monkeypatch.setattr(crew.sys, "executable", python)
+    monkeypatch.setattr(worker_pool.sys, "executable", python)
     many, alone = trainers()
     with pytest.warns(UserWarning, match=rf"could not start \({why}"):
         assert many.start() == 1
@@ -211,7 +211,7 @@ SCRIPT = """
     pool.usable_cores = lambda: 2
     many = pool.PoolTrainer(net(), federation(), TrainingPlan(epochs=100000, batch=16), 7, workers=2)
     many.start()
-    print(*many._crew.pids, flush=True)
+    print(*many._worker_pool.pids, flush=True)
     many.train(many.initial(), np.zeros(6, np.int64), np.arange(6), 1)
 """
 
@@ -236,17 +236,17 @@ def test_processes_end_with_the_one_that_started_them(end):
 def test_a_pool_that_is_forgotten_ends_its_processes():
     many, _ = trainers()
     many.start()
-    (pid,) = many._crew.pids
+    (pid,) = many._worker_pool.pids
     del many
     assert gone(pid)
 
 
 def test_shared_memory_holds_arrays_of_any_shape():
     arrays = {"a": np.arange(5, dtype=np.int64), "none": np.empty((3, 0), np.float32), "b": np.ones((2, 3))}
-    segment = Segment.holding(arrays, [("room", "<f4", (4, 2))])
-    again = Segment(os.dup(segment.fd), segment.spec)
-    segment.arrays["room"][1] = 7
+    shared = SharedArrays.from_arrays(arrays, [("extra", "<f4", (4, 2))])
+    again = SharedArrays(os.dup(shared.fd), shared.spec)
+    shared.arrays["extra"][1] = 7
     assert all(np.array_equal(again.arrays[name], array) for name, array in arrays.items())
-    assert again.arrays["room"].sum() == 14 and again.arrays["none"].shape == (3, 0)
-    segment.close()
+    assert again.arrays["extra"].sum() == 14 and again.arrays["none"].shape == (3, 0)
+    shared.close()
     again.close()

@@ -8,9 +8,8 @@ from flameche.training import loop as plain
 from flameche.training import vectorised
 from flameche.training.loop import LoopTrainer
 from flameche.training.models import Models, read_module
-from flameche.training.stacked import StackedModule, stackable
 from flameche.training.trainer import Pull, Sgd, TrainingPlan, batches
-from flameche.training.vectorised import VectorisedTrainer, adam, schedule
+from flameche.training.vectorised import StackedModule, VectorisedTrainer, adam, group_steps, supports_vmap
 from tests.conftest import tiny_federation
 
 SHAPES = {"small-cnn": (1, 8, 8), "lenet5": (1, 28, 28), "resnet18": (3, 32, 32)}
@@ -215,7 +214,7 @@ def test_adam_equals_torchs_also_where_rows_have_counts_of_their_own():
 
 def test_every_client_takes_its_steps_in_order_and_sizes_never_mix():
     lengths = [[4, 4, 2] * 2, [4, 5] * 2, [3] * 2, [4, 4, 4, 2] * 2]
-    calls, taken = schedule(lengths, full=4), [[] for _ in lengths]
+    calls, taken = group_steps(lengths, full=4), [[] for _ in lengths]
     for group in calls:
         assert len({lengths[i][len(taken[i])] for i in group}) == 1
         for i in group:
@@ -224,9 +223,9 @@ def test_every_client_takes_its_steps_in_order_and_sizes_never_mix():
 
 
 def test_full_batches_meet_though_epochs_differ_in_length():
-    assert schedule([[4, 4, 2] * 2, [4, 2] * 2], full=4) == [[0, 1], [1], [0, 1], [0, 1], [0], [0], [0]]
-    assert schedule([[4, 4]] * 3, full=4) == [[0, 1, 2]] * 2
-    assert schedule([], full=4) == []
+    assert group_steps([[4, 4, 2] * 2, [4, 2] * 2], full=4) == [[0, 1], [1], [0, 1], [0, 1], [0], [0], [0]]
+    assert group_steps([[4, 4]] * 3, full=4) == [[0, 1, 2]] * 2
+    assert group_steps([], full=4) == []
 
 
 def test_a_stack_of_models_leaves_its_module_and_rows_alone():
@@ -277,11 +276,11 @@ class Reassigns(Body):
 def test_only_models_that_keep_their_numbers_are_stackable(model, expected):
     before = [value.clone() for value in model.state_dict().values()]
     state = torch.random.get_rng_state()
-    assert stackable(model, (1, 8, 8)) is expected
+    assert supports_vmap(model, (1, 8, 8)) is expected
     assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_our_own_models_are_stackable(kind):
-    assert stackable(build_model(kind, SHAPES[kind], 3, seed=0), SHAPES[kind])
+    assert supports_vmap(build_model(kind, SHAPES[kind], 3, seed=0), SHAPES[kind])

@@ -28,10 +28,9 @@ from flameche.protocol.ledger import Ledger
 from flameche.protocol.updates import protect_updates
 from flameche.registry import PARTITIONS
 from flameche.simulation.events import Timeline
-from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch, usable_cores
-from flameche.training.none import NoTrainer
-from flameche.training.trainer import Sgd, Trainer, TrainingPlan
+from flameche.training.factory import make_trainer
+from flameche.training.trainer import NoTrainer, Sgd, Trainer, TrainingPlan
 
 
 @dataclass

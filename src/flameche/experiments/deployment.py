@@ -30,8 +30,8 @@ from flameche.network.aggregator import AggregationRules
 from flameche.network.message import Arrays
 from flameche.network.node import NodeSetup
 from flameche.network.server_state import ServerSetup
-from flameche.training.choose import make_trainer
 from flameche.training.device import prepare_torch
+from flameche.training.factory import make_trainer
 from flameche.training.trainer import Trainer
 
 PRELOAD: dict[str, Any] = {"flameche": "none", "fedavg": "own", "ifca": "all"}

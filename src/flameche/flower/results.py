@@ -14,7 +14,7 @@ from flameche.experiments.protection import leak_notes, protection
 from flameche.experiments.run import spent
 from flameche.methods import METHODS
 from flameche.network.coordinator import Coordinator
-from flameche.training.board import Board
+from flameche.training.tensorboard import Board
 
 Arrays = dict[str, NDArray[Any]]
 

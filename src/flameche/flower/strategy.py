@@ -29,7 +29,7 @@ from flameche.flower.settings import app_file
 from flameche.flower.transport import GridTransport
 from flameche.network.coordinator import Coordinator
 from flameche.report import write_report
-from flameche.training.board import Board
+from flameche.training.tensorboard import Board
 
 NETWORK = "flower"  # in a run folder's environment: the run was on a network, not simulated
 

@@ -21,8 +21,7 @@ from flameche.errors import ConfigError
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, MethodOptions, Outcome, World
 from flameche.rng import stream_seed
 from flameche.tables import Count
-from flameche.training.geometry import cosines, directions
-from flameche.training.models import Models, average
+from flameche.training.models import Models, average, cosines, directions
 
 
 class FedGroupOptions(MethodOptions):

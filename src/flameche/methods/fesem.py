@@ -27,8 +27,7 @@ from flameche.errors import ConfigError
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, MethodOptions, Outcome, World
 from flameche.rng import stream, stream_seed
 from flameche.tables import Count
-from flameche.training.geometry import coordinates, distances
-from flameche.training.models import Models
+from flameche.training.models import Models, coordinates, distances
 
 Start = Literal["kmeans", "different", "shared"]
 Newcomers = Literal["moved", "first"]

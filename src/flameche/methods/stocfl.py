@@ -20,8 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from flameche.errors import ConfigError
 from flameche.methods.base import UNSEEN, About, Arrays, Floats, Ints, MethodOptions, Outcome, World
 from flameche.tables import Count
-from flameche.training.geometry import cosines
-from flameche.training.models import average
+from flameche.training.models import average, cosines
 from flameche.training.trainer import Pull, Sgd
 
 FIRST_LR = 0.01  # of the SGD behind first updates, whose directions count

@@ -1,4 +1,4 @@
-"""Networks to train and to take metadata from."""
+"""Networks, for training and for metadata."""
 
 from flameche.models.build import build_model
 from flameche.models.features import FeatureExtractor

@@ -1,4 +1,4 @@
-"""Finds a model by name, or the user's own by `package.module:factory`, and checks that it fits the data."""
+"""Builds a model by name, or a user's own from `package.module:factory`, and checks that it fits the data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ SMALLEST_SIDE = {"lenet5": 12, "small-cnn": 4, "resnet18": 1, "resnet18-small": 
 
 
 def choose_kind(shape: Shape) -> str:
-    """Pick the model that suits images of this shape: what `model.kind = "auto"` means."""
+    """Return the model for images of this shape, for `model.kind = "auto"`."""
     if min(shape[1:]) < SMALLEST_SIDE["lenet5"]:
         return "small-cnn"
     return "lenet5" if shape[0] == 1 else "resnet18"
 
 
 def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """Build a model whose initial weights depend on the seed alone.
+    """Build a model whose initial weights depend only on the seed.
 
     A user's factory is called as factory(shape, classes) and returns an nn.Module that maps images
     [n Ch H W] to logits [n classes].
+
+    Args:
+        kind: a name in `MODELS`, "auto", or "package.module:factory".
+        shape: of an image, [Ch H W].
+        classes: the number of classes.
+        seed: of the initial weights.
+
+    Raises:
+        ConfigError: the model is unknown, fails, or does not fit the data.
     """
     if kind == "auto":
         kind = choose_kind(shape)
@@ -42,7 +51,7 @@ def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
             _check(model, kind, shape, classes)
         except ConfigError:
             raise
-        except Exception as problem:  # a user's own code can fail in any way
+        except Exception as problem:  # a user's code can raise anything
             reason = (str(problem).splitlines() or [""])[0]
             raise ConfigError(
                 f"model.kind = {kind!r} fails on images of shape {shape}: {type(problem).__name__}: {reason}"
@@ -52,7 +61,7 @@ def build_model(kind: str, shape: Shape, classes: int, seed: int) -> nn.Module:
 
 def _check(model: nn.Module, kind: str, shape: Shape, classes: int) -> None:
     if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
-        raise ConfigError(f"model.kind = {kind!r} must give an nn.Module with parameters to train")
+        raise ConfigError(f"model.kind = {kind!r} must return an nn.Module with trainable parameters")
     with torch.no_grad():
         out = model.eval()(torch.zeros(2, *shape))
     if tuple(out.shape) != (2, classes):

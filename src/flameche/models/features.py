@@ -1,6 +1,6 @@
 """Cuts a network before its last linear layer: F in the paper's W(x) = H(F(x)).
 
-The layer is found by watching which linear layer runs last, so any nn.Module will do; it can also be named.
+The layer is found by recording which linear layer runs last, so any nn.Module works; it can also be named.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ DIVIDE_BY, SUBTRACT = 127.5, 1.0  # bytes 0…255 become -1…1
 
 
 def to_input(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Scale bytes to [0, 1], then by mean and standard deviation 0.5: what every network here is fed."""
+    """Scale bytes to [0, 1], then normalise with mean and standard deviation 0.5, for every network."""
     return x.to(dtype).div_(DIVIDE_BY).sub_(SUBTRACT)
 
 
 def find_head(model: nn.Module, shape: tuple[int, int, int]) -> str:
-    """Name the linear layer that runs last on an image of this shape."""
+    """Return the name of the linear layer that runs last on images of this shape."""
     order: list[str] = []
     hooks = [
         module.register_forward_pre_hook(lambda _m, _a, name=name: order.append(name))
@@ -43,8 +43,8 @@ def find_head(model: nn.Module, shape: tuple[int, int, int]) -> str:
 class FeatureExtractor:
     """A frozen, randomly initialised network, cut before its head.
 
-    Weights are Kaiming (He et al. 2015), Gaussian or uniform, biases zero. BatchNorm is the identity: the
-    statistics of one client's batch would erase exactly what tells the groups apart.
+    Weights are Kaiming (He et al. 2015), Gaussian or uniform; biases are zero. BatchNorm is the identity:
+    batch statistics of a single client would remove exactly what distinguishes the groups.
     """
 
     def __init__(
@@ -93,6 +93,6 @@ class FeatureExtractor:
         """Map bytes [n Ch H W] to features [n F]."""
         self.model(to_input(x.to(self.device)))
         if self._captured is None:
-            raise ConfigError("the layer named in model.head did not run; name one that every image passes")
+            raise ConfigError("the layer named in model.head did not run; name one that runs for every image")
         features, self._captured = self._captured, None
         return features.flatten(1)

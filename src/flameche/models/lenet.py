@@ -1,4 +1,4 @@
-"""LeNet-5 with ReLU and max-pooling: 61,706 weights for 28x28 grey images and ten classes.
+"""LeNet-5 with ReLU and max pooling: 61,706 weights for 28x28 grey images and ten classes.
 
 LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the IEEE, 1998.
 """

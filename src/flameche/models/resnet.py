@@ -1,7 +1,7 @@
 """ResNet-18 in torchvision's layout: 11,176,512 weights without the head, 512 features.
 
-He et al., "Deep residual learning for image recognition", CVPR 2016. Layers carry torchvision's names, so
-that its state dictionaries load.
+He et al., "Deep residual learning for image recognition", CVPR 2016. Layers have torchvision's names, so its
+state dictionaries load.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ Stem = Literal["usual", "unpooled", "small"]
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut around them."""
+    """Two 3x3 convolutions with a skip connection."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
         self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
         self.downsample: nn.Module = nn.Identity()
-        if stride != 1 or inside != outside:
+        if stride != 1 or in_channels != out_channels:
             self.downsample = nn.Sequential(
-                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [n inside H W] to [n outside H/stride W/stride]."""
+        """Map [n Ch H W] to [n Ch' H/stride W/stride]."""
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         result: Tensor = self.relu(out + self.downsample(x))
         return result
 
 
 class ResNet18(nn.Module):
-    """A 7x7 stem, four stages of two blocks, global average pooling, a linear head.
+    """A 7x7 stem, four stages of two blocks, global average pooling and a linear head.
 
-    Images of 32 pixels leave that stem as maps of 8. Other stems keep more: "unpooled" is the same without
-    its pooling, has as many weights and leaves 16; "small" is 3x3, without stride or pooling, and leaves 32;
-    with three channels it has 7,680 weights fewer.
+    The usual stem reduces images of 32 pixels to maps of 8. The "unpooled" stem omits its pooling, has as
+    many weights and leaves 16; the "small" stem is 3x3 without stride or pooling, leaves 32, and has 7,680
+    weights fewer for three channels.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, stem: Stem = "usual") -> None:

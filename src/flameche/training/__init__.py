@@ -1,4 +1,4 @@
-"""Local training: one interface; behind it the plain loop, and all clients at once."""
+"""Local training: the `Trainer` interface and the trainers behind it."""
 
 from flameche.training.models import Models, average
 from flameche.training.trainer import Trainer, TrainingPlan

@@ -1,4 +1,4 @@
-"""Flips, turns and shifts of training images: how they are drawn, and made of floats or of bytes."""
+"""Random flips, rotations and shifts of training images, on floats or on bytes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from torch import Tensor
 from flameche.rng import stream_seed
 from flameche.training.trainer import Ints
 
-PAD = 4  # pixels an image is shifted by at most
-TURN_STEPS = 100  # a turn is a whole number of such parts of the largest, either way
-STILL = (0, PAD, PAD, 0)  # neither flipped nor shifted nor turned
+PAD = 4  # largest shift, in pixels
+TURN_STEPS = 100  # rotations are multiples of turn / TURN_STEPS, in both directions
+IDENTITY = (0, PAD, PAD, 0)  # no flip, shift or rotation
 
 
-def noise_of(client: int, seed: int, round: int) -> torch.Generator:
-    """Give what a client draws from in a round."""
+def augment_generator(client: int, seed: int, round: int) -> torch.Generator:
+    """Return the random generator for a client's augmentation in a round."""
     return torch.Generator().manual_seed(stream_seed(seed, "augment", round, client) % 2**63)
 
 
-def draw(n: int, generator: torch.Generator, turn: float = 0.0) -> Tensor:
-    """Draw for n images: mirrored or not, where the cut begins (down, right), how far it turns [n 4]."""
+def draw_transforms(n: int, generator: torch.Generator, turn: float = 0.0) -> Tensor:
+    """Draw the transforms of n images [n 4]: flip, shift down, shift right, rotation step."""
     flip = torch.rand(n, generator=generator) < 0.5
     shift = torch.randint(0, 2 * PAD + 1, (n, 2), generator=generator)
     part = torch.randint(-TURN_STEPS, TURN_STEPS + 1, (n,), generator=generator) if turn else torch.zeros(n)
     return torch.cat([flip[:, None], shift, part[:, None]], dim=1).to(torch.int8)
 
 
-def sources(how: Tensor, height: int, width: int, turn: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Tell where each pixel comes from, for images mirrored, turned, then shifted as drawn [... 4].
+def source_pixels(transforms: Tensor, height: int, width: int, turn: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the source pixel of each output pixel, for images flipped, rotated, then shifted [... 4].
 
-    Gives rows and columns, broadcast to [... H W], and whether they lie inside the image; a turn takes the
-    nearest pixel.
+    Returns row and column indices, broadcast to [... H W], and whether they lie inside the image. Rotation
+    takes the nearest pixel.
     """
-    flip, down, right, part = (each[..., None, None] for each in how.long().unbind(-1))
-    rows = torch.arange(height, device=how.device)[:, None] + down - PAD
-    columns = torch.arange(width, device=how.device) + right - PAD
+    flip, down, right, part = (each[..., None, None] for each in transforms.long().unbind(-1))
+    rows = torch.arange(height, device=transforms.device)[:, None] + down - PAD
+    columns = torch.arange(width, device=transforms.device) + right - PAD
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     if turn:
         angle = part.double() * (turn / TURN_STEPS * math.pi / 180)
@@ -52,38 +52,40 @@ def sources(how: Tensor, height: int, width: int, turn: float) -> tuple[Tensor, 
     return rows.clamp(0, height - 1), columns.clamp(0, width - 1), inside
 
 
-def augmented(x: Tensor, generator: torch.Generator, turn: float = 0.0) -> Tensor:
-    """Mirror half of the images [n Ch H W], turn each by up to `turn` degrees, shift it by up to PAD pixels.
+def augment_images(x: Tensor, generator: torch.Generator, turn: float = 0.0) -> Tensor:
+    """Flip half of the images [n Ch H W], rotate each by up to `turn` degrees, shift it by up to PAD pixels.
 
-    What comes in from beyond the border is black.
+    Pixels from outside the image are black.
     """
     n, _, height, width = x.shape
-    rows, columns, inside = sources(draw(n, generator, turn).to(x.device), height, width, turn)
+    rows, columns, inside = source_pixels(
+        draw_transforms(n, generator, turn).to(x.device), height, width, turn
+    )
     each = torch.arange(n, device=x.device)[:, None, None]
     found = x.permute(0, 2, 3, 1)[each, rows, columns]
     return torch.where(inside[..., None], found, -1.0).permute(0, 3, 1, 2)  # -1 is black after to_input
 
 
-def drawn(
+def draw_round(
     clients: Sequence[int], count: Ints, batch: int, seed: int, round: int, turn: float = 0.0
 ) -> NDArray[np.int8]:
-    """Draw for a round [S M b 4], for batches of count [S M] images, as `augmented` does.
+    """Draw the transforms of a round [S M b 4], for batches of count [S M] images, as `augment_images` does.
 
-    What fills a batch up stays as it is.
+    Images that only pad a batch get the identity.
     """
-    found = np.empty((*count.shape, batch, len(STILL)), np.int8)
-    found[:] = STILL
+    found = np.empty((*count.shape, batch, len(IDENTITY)), np.int8)
+    found[:] = IDENTITY
     for m, client in enumerate(clients):
-        noise = noise_of(client, seed, round)
+        noise = augment_generator(client, seed, round)
         for s in range(len(count)):
             n = int(count[s, m])
             if n:
-                found[s, m, :n] = draw(n, noise, turn).numpy()
+                found[s, m, :n] = draw_transforms(n, noise, turn).numpy()
     return found
 
 
-def moved(data: Tensor, index: Tensor, how: Tensor, turn: float = 0.0) -> Tensor:
-    """Take images index [M b] of data, bytes [n H W Ch], as drawn [M b 4]: bytes [M b H W Ch]."""
+def transform_images(data: Tensor, index: Tensor, transforms: Tensor, turn: float = 0.0) -> Tensor:
+    """Gather images index [M b] of data, bytes [n H W Ch], and apply transforms [M b 4]: [M b H W Ch]."""
     _, height, width, _ = data.shape
-    rows, columns, inside = sources(how, height, width, turn)
+    rows, columns, inside = source_pixels(transforms, height, width, turn)
     return data[index[..., None, None], rows, columns] * inside[..., None]

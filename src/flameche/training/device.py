@@ -1,4 +1,4 @@
-"""Chooses the device and sets torch up on it: thread count, reproducible kernels."""
+"""Chooses the device and configures torch for it: threads, deterministic kernels, memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def choose_device(wanted: str) -> str:
-    """Turn "auto" into "cuda" where there is one, else "cpu"; refuse "cuda" where there is none."""
+    """Turn "auto" into "cuda" where there is a GPU, else "cpu"; raise ConfigError for "cuda" without one."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -27,18 +27,18 @@ def choose_device(wanted: str) -> str:
 
 
 def prepare_torch(device: str, threads: int = 1) -> None:
-    """Fix what makes a run repeatable: at most one thread a core, and deterministic kernels."""
+    """Make runs repeatable: at most one thread per core, and deterministic kernels."""
     torch.set_num_threads(min(threads, usable_cores()))
-    keep_memory()
+    tune_malloc()
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def keep_memory() -> None:
-    """Let glibc keep freed memory: giving it back and fetching it again may double the time of a step."""
-    if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # someone has decided
+def tune_malloc() -> None:
+    """Let glibc keep freed memory: returning it to the system and fetching it again may double a step."""
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:  # the user has decided
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -49,45 +49,45 @@ def keep_memory() -> None:
 
 
 def finish(device: str) -> None:
-    """Wait until the device has done what it was given, so that clocks tell the truth."""
+    """Wait until the device has finished its work, so that timings are right."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def peak_device_memory(device: str) -> int:
-    """Give the most bytes that tensors held on a GPU."""
+    """Return the peak GPU memory of tensors, in bytes."""
     return torch.cuda.max_memory_allocated() if device == "cuda" else 0
 
 
 def device_gib() -> float:
-    """Give the memory of the GPU, in GiB."""
+    """Return the memory of the GPU, in GiB."""
     return float(torch.cuda.mem_get_info()[1]) / 2**30
 
 
 def release(device: str) -> None:
-    """Give back what a run that has ended held on the device, before the next one asks what is free."""
+    """Free the device memory of a finished run, before the next one measures what is free."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
 
 
 def usable_cores() -> int:
-    """Count the cores this process may use, which in a container are fewer than the machine has."""
+    """Count the cores this process may use; in a container these are fewer than the machine has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = QUOTA.read_text().split()
         return max(1, min(cores, -(-int(quota) // int(period))))
-    except (OSError, ValueError):  # no such file, or no limit
+    except (OSError, ValueError):  # no cgroup limit
         return cores
 
 
 def torch_version() -> str:
-    """Give torch's version with its build ("+cpu", "+cu130"), which the package's metadata may leave out."""
+    """Return torch's version with its build ("+cpu", "+cu130"), which package metadata may leave out."""
     return str(torch.__version__)
 
 
 def device_name(device: str) -> str:
-    """Name the device for the record."""
+    """Return the device's name, for the records of a run."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
     count = torch.get_num_threads()

@@ -1,7 +1,7 @@
-"""Writes one of several models for use in plain PyTorch, together with how images become its input.
+"""Saves one of several models for use in plain PyTorch, with the preprocessing of its input.
 
-FILE.pt2  a program of torch.export, from bytes [n Ch H W] to logits; needs no flameche and no model's code
-FILE.pt   a dict that torch.load(weights_only=True) reads: state_dict, preprocessing, shape, classes, model
+FILE.pt2  a torch.export program from bytes [n Ch H W] to logits; needs neither flameche nor the model's code
+FILE.pt   a dict for torch.load(weights_only=True): state_dict, preprocessing, shape, classes, model
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_form(path: Path) -> None:
 
 
 class FromBytes(nn.Module):
-    """A network and, before it, the scaling of bytes to its input."""
+    """A network preceded by the scaling of bytes to its input."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class FromBytes(nn.Module):
 
 
 def save_model(trainer: LoopTrainer, models: Models, k: int, path: Path, kind: str) -> None:
-    """Write row k of a trainer's models, whole or not at all; the name's end says in which form.
+    """Write row k of a trainer's models atomically; the file's suffix decides the format.
 
-    kind: `model.kind`, kept as the model's name.
+    `kind` is `model.kind`, stored as the model's name.
     """
     write_module(trainer.model, models.params[k], models.buffers[k])
     network = copy.deepcopy(trainer.model).cpu().eval()
@@ -83,7 +83,7 @@ def _program(network: nn.Module, shape: tuple[int, int, int], path: Path, kind: 
                 FromBytes(network), (example,), dynamic_shapes={"images": {0: torch.export.Dim("n", min=1)}}
             )
         torch.export.save(program, raw)
-    except Exception as problem:  # a user's own network may hold anything
+    except Exception as problem:  # a user's model can raise anything
         raise StoreError(
             f'{path} cannot be written: torch.export does not take model.kind = "{kind}" '
             f"({type(problem).__name__}); {path.with_suffix('.pt')} would hold its weights"

@@ -1,4 +1,4 @@
-"""Models as rows of a matrix, and their average: the only thing a server does with them."""
+"""Models as rows of a matrix: their average, distances and angles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Buffers = Literal["mean", "first", "member", "local"]
 
 @dataclass(frozen=True)
 class Models:
-    """M models of one architecture: params [M P], buffers [M Q] (BatchNorm's running statistics)."""
+    """M models of one architecture: params [M P] and buffers [M Q] (the running statistics of BatchNorm)."""
 
     params: Tensor
     buffers: Tensor
@@ -26,50 +26,50 @@ class Models:
 
     @property
     def finite(self) -> bool:
-        """Tell whether all weights are numbers."""
+        """Tell whether all parameters are finite."""
         return bool(torch.isfinite(self.params).all())
 
     def nbytes(self, with_buffers: bool = True) -> int:
-        """Count the bytes of one model as it is sent."""
+        """Return the number of bytes sent for one model."""
         numbers = self.params.shape[1] + (self.buffers.shape[1] if with_buffers else 0)
         return numbers * self.params.element_size()
 
     def pick(self, index: NDArray[np.int64]) -> Models:
-        """Take rows, with repetition."""
+        """Select rows, possibly repeated."""
         rows = torch.from_numpy(index).to(self.params.device)
         return Models(self.params[rows], self.buffers[rows])
 
     def joined(self, other: Models) -> Models:
-        """Put another's rows below these."""
+        """Append the rows of another set of models."""
         return Models(torch.cat([self.params, other.params]), torch.cat([self.buffers, other.buffers]))
 
     def with_rows(self, index: NDArray[np.int64], rows: Models) -> Models:
-        """Put rows in place of some of these."""
+        """Return a copy with some rows replaced."""
         where = torch.from_numpy(index).to(self.params.device)
         return Models(
             self.params.index_copy(0, where, rows.params), self.buffers.index_copy(0, where, rows.buffers)
         )
 
     def minus(self, base: Models) -> Models:
-        """Subtract one model from every row: how far each has moved from it."""
+        """Subtract one model from every row, which gives each model's update."""
         return Models(self.params - base.params[0], self.buffers - base.buffers[0])
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Copy to numpy, for a checkpoint."""
+        """Copy to numpy arrays, for a checkpoint."""
         return {"params": self.params.cpu().numpy(), "buffers": self.buffers.cpu().numpy()}
 
     def from_arrays(self, arrays: dict[str, NDArray[np.generic]]) -> Models:
-        """Read what `to_arrays` wrote, onto this one's device."""
+        """Read what `to_arrays` wrote, onto the device of these models."""
         device = self.params.device
         return Models(*(torch.from_numpy(arrays[key]).to(device) for key in ("params", "buffers")))
 
     def flat(self, with_buffers: bool) -> NDArray[np.float64]:
-        """Lay every model out as one vector of float64, for sums that must not see it singly."""
+        """Return each model as one float64 vector, for secure sums."""
         parts = (self.params, self.buffers) if with_buffers else (self.params,)
         return torch.cat(parts, dim=1).double().cpu().numpy()
 
     def replaced(self, k: int, vector: NDArray[np.float64]) -> Models:
-        """Put a flat model, with or without buffers, in place of row k."""
+        """Replace row k by a flat model, with or without buffers."""
         params, buffers = self.params.clone(), self.buffers.clone()
         row, split = torch.from_numpy(vector).to(params), params.shape[1]
         params[k] = row[:split]
@@ -78,7 +78,10 @@ class Models:
         return Models(params, buffers)
 
     def towards(self, goal: Models, far: NDArray[np.float64], with_buffers: bool) -> Models:
-        """Move each row so far [M], up to 1, towards another's; buffers go along, or are the other's."""
+        """Move each row by a fraction `far` [M] towards the same row of `goal`.
+
+        Buffers move as well, or, without `with_buffers`, are taken from `goal`.
+        """
         if (far >= 1.0).all():
             return goal
 
@@ -89,7 +92,7 @@ class Models:
         return Models(moved(self.params, goal.params), stats)
 
     def moved(self, k: int, vector: NDArray[np.float64], far: float) -> Models:
-        """Move row k so far, up to 1, towards a flat model, with or without buffers."""
+        """Move row k by a fraction `far` towards a flat model, with or without buffers."""
         if far >= 1.0:
             return self.replaced(k, vector)
         with_buffers = len(vector) > self.params.shape[1]
@@ -98,12 +101,12 @@ class Models:
 
 
 def stacked(rows: Sequence[Mapping[str, NDArray[np.generic]]]) -> Models:
-    """Put single models, as numpy's `params` and `buffers`, below each other."""
+    """Stack single models, given as numpy arrays `params` and `buffers`, into rows."""
     return Models(*(torch.from_numpy(np.stack([row[key] for row in rows])) for key in ("params", "buffers")))
 
 
 def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Lay a module's parameters [P] and buffers [Q] flat, in its own order."""
+    """Return a module's parameters [P] and buffers [Q] as flat vectors, in the module's order."""
     params = [p.detach().flatten() for p in module.parameters()]
     dtype = params[0].dtype
     buffers = [b.detach().to(dtype).flatten() for b in _statistics(module)]
@@ -111,7 +114,7 @@ def read_module(module: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(module: nn.Module) -> list[Tensor]:
-    """List the buffers that are averaged, the floats: BatchNorm's count of batches decides nothing."""
+    """List the floating-point buffers, which are averaged; BatchNorm's batch counter is not."""
     return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
 
 
@@ -124,7 +127,7 @@ def write_module(module: nn.Module, params: Tensor, buffers: Tensor) -> None:
 
 
 def split_like(flat: Tensor, shapes: Sequence[Tensor]) -> list[Tensor]:
-    """Cut a flat vector into views of these tensors' shapes, one after another."""
+    """Split a flat vector into views with the shapes of these tensors."""
     parts = torch.split(flat, [shape.numel() for shape in shapes])
     return [part.view_as(shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -139,13 +142,19 @@ def average(
     share: NDArray[np.float64] | None = None,
     holder: NDArray[np.int64] | None = None,
 ) -> Models:
-    """Average trained models per cluster (Algorithm 1, line 20); nobody's cluster keeps its model.
+    """Average the trained models of each cluster (Algorithm 1, line 20); empty clusters keep their model.
 
-    previous [K], trained [n], cluster [n] -> [K]. Unweighted as in the paper, or by `weight` [n].
-    Buffers are averaged, or taken from each cluster's first client as the authors' code does, or, "member",
-    from row holder[k] of trained, where it is not below 0; "local" leaves them to the clients. With `share`
-    [n K] a client counts for every cluster by its share; where the shares come to less than one client, a
-    model goes only that far towards their average.
+    Args:
+        previous: the clusters' models before [K].
+        trained: the clients' models [n].
+        cluster: each client's cluster [n].
+        weight: the clients' weights [n]; unweighted by default, as in the paper.
+        buffers: how buffers are averaged: "mean"; "first" takes those of the cluster's first client, as
+            the authors' code does; "member" takes row holder[k] of trained where holder[k] >= 0; "local"
+            keeps the previous ones.
+        share: each client's share of every cluster [n K], for soft clusters. Where shares sum to less
+            than one, the model moves only that fraction of the way to their average.
+        holder: rows of trained for "member" [K], or -1.
     """
     params, stats = previous.params.clone(), previous.buffers.clone()
     for k in np.unique(cluster) if share is None else np.flatnonzero(share.sum(axis=0) > 0):
@@ -167,3 +176,51 @@ def average(
 
 def _towards(model: Tensor, goal: Tensor, far: float) -> Tensor:
     return goal if far >= 1.0 else model + far * (goal - model)
+
+
+Floats = NDArray[np.float64]
+TINY = 1e-30
+CHUNK = 2**20  # parameters converted to double precision at once
+
+
+def distances(a: Models, b: Models, part: slice = slice(None)) -> Floats:
+    """Return the Euclidean distances of models a [n] to models b [m], over a slice of the parameters."""
+    rows = a.params[:, part]
+    away = [torch.linalg.vector_norm(rows - other[part], dim=1) for other in b.params]
+    return torch.stack(away, dim=1).double().cpu().numpy()
+
+
+def coordinates(models: Models, part: slice = slice(None)) -> Floats:
+    """Embed models [n] in n dimensions so that all pairwise distances are kept: coordinates [n n]."""
+    rows = models.params[:, part]
+    gram = np.zeros((len(rows), len(rows)))
+    for piece in torch.split(rows, CHUNK, dim=1):
+        centred = piece.double() - piece.double().mean(dim=0)
+        gram += (centred @ centred.T).cpu().numpy()
+    values, vectors = np.linalg.eigh(gram)
+    values = np.where(values > len(rows) * np.finfo(np.float64).eps * values[-1], values, 0.0)
+    placed: Floats = vectors * np.sqrt(values)
+    return placed
+
+
+def cosines(a: Models, b: Models) -> Floats:
+    """Return the cosine similarity of each model in a [n] with each in b [m]; 0 for a model of zeros."""
+    left, right = (x.params / x.params.norm(dim=1, keepdim=True).clamp_min(TINY) for x in (a, b))
+    cosine: Floats = (left @ right.T).double().cpu().numpy()
+    return cosine.clip(-1.0, 1.0)
+
+
+def directions(updates: Models, count: int) -> Models:
+    """Return the leading right singular vectors of the updates [n P], as at most `count` unit-norm models.
+
+    They come from the eigenvectors of the small Gram matrix [n n]; signs are fixed.
+    """
+    rows = updates.params
+    values, vectors = np.linalg.eigh((rows @ rows.T).double().cpu().numpy())
+    order = np.argsort(values)[::-1][:count]
+    noise = max(1e-12, len(rows) * torch.finfo(rows.dtype).eps)  # rounding of the Gram matrix
+    keep = order[values[order] > noise * max(float(values[-1]), TINY)]
+    axes = torch.from_numpy(vectors[:, keep].T.copy()).to(rows) @ rows
+    axes = axes / axes.norm(dim=1, keepdim=True).clamp_min(TINY)
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
+    return Models(axes * torch.sign(largest), updates.buffers.new_zeros(len(axes), updates.buffers.shape[1]))

@@ -1,8 +1,9 @@
-"""The CPU trainer: the quick loop by several processes of one thread each, of which this one is the first.
+"""The CPU trainer: the fast loop in several single-threaded processes, of which this one is the first.
 
-Every process takes the next job from one queue in shared memory, largest first, so that all end together.
-Who does a job changes no bit of its result, and neither does the number of processes. Processes start only
-when so much has been trained that they are sure to pay, and join when they are ready; small calls stay here.
+Every process takes the next job from a queue in shared memory, largest first, so that all finish together.
+Results depend neither on which process does a job nor on the number of processes, to the bit. Processes are
+started only after enough training that starting them pays, and join when they are ready; small calls stay in
+this process.
 """
 
 from __future__ import annotations
@@ -20,23 +21,30 @@ import torch
 from torch import nn
 
 from flameche.data.federation import Federation
-from flameche.training.crew import Crew
 from flameche.training.device import usable_cores
-from flameche.training.jobs import Task, Training, Trying, queue, results, work
-from flameche.training.loop import Piece
+from flameche.training.fast_layers import FastLoopTrainer
+from flameche.training.loop import ScoreChunk
 from flameche.training.models import Models
-from flameche.training.quick import QuickTrainer
-from flameche.training.segment import Segment
+from flameche.training.shared_memory import SharedArrays
 from flameche.training.trainer import Ints, Part, Pull, Sgd, TrainingPlan
-from flameche.training.worker import describe
+from flameche.training.worker import pack_trainer
+from flameche.training.worker_pool import (
+    ScoreTask,
+    Task,
+    TrainTask,
+    WorkerPool,
+    job_queue,
+    read_models,
+    run_jobs,
+)
 
-PATIENCE = 6.0  # seconds of work here before processes are started: twice what a start costs
-LEAST_S = 0.02  # expected seconds of a call below which it is not shared
+START_AFTER_S = 6.0  # seconds of training before processes are started: twice the cost of starting them
+MIN_SHARED_S = 0.02  # calls expected to take less stay in this process
 T = TypeVar("T")
 
 
-class PoolTrainer(QuickTrainer):
-    """Trains by up to `workers` processes, this one included; at most as many as there are cores."""
+class PoolTrainer(FastLoopTrainer):
+    """Trains with up to `workers` processes including this one, at most one per core."""
 
     def __init__(
         self,
@@ -46,16 +54,16 @@ class PoolTrainer(QuickTrainer):
         seed: int,
         *,
         workers: int = 0,
-        patience: float = PATIENCE,
+        start_after: float = START_AFTER_S,
         **options: Any,
     ) -> None:
         super().__init__(model, federation, plan, seed, **options)
         most = usable_cores() if os.name == "posix" and self.device == "cpu" else 1
         self._workers = min(workers or most, most)
-        self._patience, self._spent = patience, 0.0
-        self._pace: dict[type[Task], float] = {}  # seconds a sample, last time
+        self._start_after, self._seconds_trained = start_after, 0.0
+        self._seconds_per_sample: dict[type[Task], float] = {}  # of the last call
         self._federation: Federation | None = federation
-        self._crew: Crew | None = None
+        self._worker_pool: WorkerPool | None = None
 
     def train(
         self,
@@ -66,94 +74,101 @@ class PoolTrainer(QuickTrainer):
         pull: Pull | None = None,
         sgd: Sgd | None = None,
     ) -> Models:
-        """Train clients [n], each from row pick[n] of models; the largest first."""
-        task = Training(round, None if pull is None else pull.strength, sgd)
+        """Train clients [n], each from row pick[n] of models, largest first."""
+        task = TrainTask(round, None if pull is None else pull.strength, sgd)
         samples = self.sizes[clients] * self.plan.epochs
         rows, pick = np.unique(pick, return_inverse=True)
         models, total = models.pick(rows), int(samples.sum())
-        with _one_thread(), self._clocked(Training, total):
-            if not self._shares(Training, len(clients), total):
+        with _one_thread(), self._timed(TrainTask, total):
+            if not self._worth_sharing(TrainTask, len(clients), total):
                 return super().train(models, pick, clients, round, pull, sgd)
             jobs = np.stack([pick, clients, np.arange(len(clients))], axis=1)
             jobs = jobs[np.argsort(-samples, kind="stable")]
-            return self._share(task, queue(task, models, jobs, pull), lambda s: results(s.arrays))
+            return self._run_shared(
+                task, job_queue(task, models, jobs, pull), lambda s: read_models(s.arrays)
+            )
 
-    def _tried(self, models: Models, part: Part, pieces: list[Piece]) -> list[tuple[float, float]]:
-        samples = sum(b - a for _, _, a, b in pieces)
-        with _one_thread(), self._clocked(Trying, samples):
-            if self._crew is None or not self._shares(Trying, len(pieces), samples):
-                return super()._tried(models, part, pieces)
-            task = Trying(part)
-            jobs = queue(task, models, np.array(pieces, np.int64).reshape(-1, 4))
-            return self._share(task, jobs, lambda s: [(a, b) for a, b in s.arrays["tried"].tolist()])
+    def _score_chunks(
+        self, models: Models, part: Part, chunks: list[ScoreChunk]
+    ) -> list[tuple[float, float]]:
+        samples = sum(b - a for _, _, a, b in chunks)
+        with _one_thread(), self._timed(ScoreTask, samples):
+            if self._worker_pool is None or not self._worth_sharing(ScoreTask, len(chunks), samples):
+                return super()._score_chunks(models, part, chunks)
+            task = ScoreTask(part)
+            jobs = job_queue(task, models, np.array(chunks, np.int64).reshape(-1, 4))
+            return self._run_shared(task, jobs, lambda s: [(a, b) for a, b in s.arrays["scores"].tolist()])
 
-    def _shares(self, kind: type[Task], jobs: int, samples: int) -> bool:
-        pays = samples * self._pace.get(kind, 1.0) >= LEAST_S
+    def _worth_sharing(self, kind: type[Task], jobs: int, samples: int) -> bool:
+        pays = samples * self._seconds_per_sample.get(kind, 1.0) >= MIN_SHARED_S
         return self._workers > 1 and jobs > 1 and pays
 
-    def _share(self, task: Task, jobs: Segment, read: Callable[[Segment], T]) -> T:
-        """Do a queue of jobs, with whoever is there; read the results out of it."""
+    def _run_shared(self, task: Task, jobs: SharedArrays, read: Callable[[SharedArrays], T]) -> T:
+        """Run a queue of jobs with all processes that are ready, and read the results."""
         start = time.perf_counter()
 
         def between() -> None:
-            if self._crew is None and self._spent + time.perf_counter() - start > self._patience:
+            if (
+                self._worker_pool is None
+                and self._seconds_trained + time.perf_counter() - start > self._start_after
+            ):
                 self._start()
-            if self._crew is not None:
-                self._crew.offer(task, jobs)
+            if self._worker_pool is not None:
+                self._worker_pool.assign(task, jobs)
 
         try:
-            if self._crew is not None:
-                self._crew.offer(task, jobs)
-            work(self, task, jobs, between)
-            if self._crew is not None:
-                self._crew.finish()
+            if self._worker_pool is not None:
+                self._worker_pool.assign(task, jobs)
+            run_jobs(self, task, jobs, between)
+            if self._worker_pool is not None:
+                self._worker_pool.wait_until_idle()
             return read(jobs)
-        except BaseException:  # Ctrl-C too: processes in the middle of a task are of no more use
+        except BaseException:  # also Ctrl-C: workers interrupted in a task cannot be reused
             self.close()
             raise
         finally:
             jobs.close()
 
     @contextmanager
-    def _clocked(self, kind: type[Task], samples: int) -> Iterator[None]:
+    def _timed(self, kind: type[Task], samples: int) -> Iterator[None]:
         start = time.perf_counter()
         yield
         seconds = time.perf_counter() - start
-        self._spent += seconds
-        self._pace[kind] = seconds / max(samples, 1)
+        self._seconds_trained += seconds
+        self._seconds_per_sample[kind] = seconds / max(samples, 1)
 
     def _start(self) -> None:
-        """Start the other processes; without them where the model cannot be sent."""
-        federation, local = self._federation, self._local
+        """Start the other processes, unless the model cannot be pickled."""
+        federation, local = self._federation, self._local_buffers
         if federation is None:
             return
         self._federation = None
         try:
-            data = describe(self, federation, None if local is None else local.numpy())
+            data = pack_trainer(self, federation, None if local is None else local.numpy())
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             self._workers = 1
-            warnings.warn(f"training by one process: the model cannot be sent ({problem})", stacklevel=2)
+            warnings.warn(f"training in one process: the model cannot be pickled ({problem})", stacklevel=2)
             return
         if local is not None:
-            self.share_local(torch.from_numpy(data.arrays["local"]))
-        self._crew = Crew(self._workers - 1, data)
+            self.use_local_buffers(torch.from_numpy(data.arrays["local"]))
+        self._worker_pool = WorkerPool(self._workers - 1, data)
 
     def start(self, seconds: float = 60.0) -> int:
-        """Start the processes now and wait for them; say how many train, this one included."""
-        if self._crew is None and self._workers > 1:
+        """Start the processes now and wait for them; return how many train, including this one."""
+        if self._worker_pool is None and self._workers > 1:
             self._start()
-        return 1 + (self._crew.wait_until_ready(seconds) if self._crew is not None else 0)
+        return 1 + (self._worker_pool.wait_until_ready(seconds) if self._worker_pool is not None else 0)
 
     def close(self) -> None:
-        """End the other processes; training goes on without them."""
-        if self._crew is not None:
-            self._crew.close()
-        self._crew, self._workers = None, 1
+        """End the other processes; training continues in this one."""
+        if self._worker_pool is not None:
+            self._worker_pool.close()
+        self._worker_pool, self._workers = None, 1
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread, so that bits depend on nothing but the work."""
+    """Compute with one thread, so that results do not depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
