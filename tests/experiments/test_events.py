@@ -227,14 +227,14 @@ def test_a_drift_brings_metadata_data_and_truth_along(kind):
     samples = own_samples(experiment, federation)
     extraction = Extraction(experiment, federation.shape, federation.classes, 0, "cpu")
     if kind == "mean-pca-shared":  # everybody's basis is the one they began with
-        extraction.fitted(own_samples(experiment, setup.federation))
+        extraction.kind.fit(own_samples(experiment, setup.federation))
     wanted = extraction(samples)
     assert np.allclose(world.metadata.phi, wanted.phi, atol=1e-6)
     assert np.array_equal(world.metadata.phi[2:], before.phi[2:])
     if kind == "random-gaussian":
         assert not np.allclose(world.metadata.phi[:2], before.phi[:2], atol=1e-3)
         assert np.allclose(wanted.phi, extract_metadata(experiment, federation, 0, "cpu").phi)
-    trained = world.trainer._parts["train"]
+    trained = world.trainer._samples["train"]
     assert np.array_equal(trained.x.numpy(), federation.train.x)
     assert np.array_equal(world.trainer._test_of, federation.test_of)
 
