@@ -1,6 +1,6 @@
 """What clustering costs: bytes, numbers opened, seconds and memory, without training.
 
-python reproduction/studies/session_cost.py play [--mode sketch] [--cases demo mnist ...] [--seeds 5]
+python reproduction/studies/session_cost.py play [--mode sketch] [--cases demo mnist ...] [--seeds 0 1 2]
 python reproduction/studies/session_cost.py table  # results/session-cost.md
 
 Appends a line for each case, mode and seed to results/session-cost.jsonl; what is there already is not
@@ -67,7 +67,7 @@ def played(case: str, mode: str, seed: int) -> dict[str, Any]:
     _, world = build_world(own, seed, device="cpu", training=False)
     ledger, clients = world.ledger, world.clients
     log = listen(ledger)
-    result = simulate(build_method(own, world)[0], world, own.participants)  # may choose K first
+    result = simulate(build_method(own, world), world, own.participants)  # may choose K first
     summary = ledger.summary()
     found = audited(own, ledger.openings, clients)
     return {
@@ -92,8 +92,8 @@ def listen(ledger: Ledger) -> list[Opening]:
     seen: set[Any] = set()
     note = ledger.opened
 
-    def heard(what: str, clients: Any, numbers: int, version: Any, kind: str = "sum") -> None:
-        note(what, clients, numbers, version, kind)
+    def heard(what: str, clients: Any, numbers: int, version: Any, kind: str = "sum", *more: Any) -> None:
+        note(what, clients, numbers, version, kind, *more)
         key = (what, tuple(clients.tolist()), tuple(version.tolist()))
         if what not in SAME_TERMS or key not in seen:
             seen.add(key)
@@ -195,7 +195,7 @@ def table() -> str:
     text += [
         "MB: of all clients together, up and down. Numbers: of one client, the one of whom most were opened; "
         "in all sums, in those over fewer than all clients, and in those over fewer than the largest sum of "
-        "the run (of more than 40 clients only some hold a session).\n",
+        "the run (of more than 60 clients only some hold a session).\n",
         "| case | mode | seeds | ARI | MB up | MB down | MB | sums | numbers | over fewer than all | "
         "fewer than largest |",
         "|" + " --- |" * 11,
