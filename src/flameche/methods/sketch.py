@@ -40,6 +40,7 @@ from flameche.tables import Clusters, MostClusters, Natural
 EVERYBODY, EACH = 60, 10  # clients in a session: all of so many; of more, so many for each cluster
 WITH_NOISE = 200  # in place of `EVERYBODY` where metadata have noise, which averages out over clients
 FEWEST = 4  # clients without which nothing can be said of K
+SMALL = 24  # of fewer clients K is often chosen too small (results/few-sites.md)
 
 
 class FlamecheOptions(MethodOptions):
@@ -395,10 +396,11 @@ def chosen(choice: Choice, clients: int, noisy: bool = False) -> str:
     """Say which K was chosen, and how clearly, for the reader of a run."""
     if choice.more:
         return f"K = {choice.k}, the most allowed; more would fit (method.most_clusters)"
+    few = "; of so few, groups that are alike may be taken for one" if clients < SMALL else ""
     if choice.k == 1:
         hidden = "; the noise of privacy.epsilon may hide groups" if noisy else ""
-        return f"K = 1: {clients} clients show no groups that are clearly apart{hidden}"
-    return f"K = {choice.k} chosen from the clustering session of {clients} clients"
+        return f"K = 1: {clients} clients show no groups that are clearly apart{hidden or few}"
+    return f"K = {choice.k} chosen from the clustering session of {clients} clients{few}"
 
 
 ARRAYS = ("spread", "inside", "placed", "far", "heard", "left", "drifted")
