@@ -18,7 +18,7 @@ from flameche.experiments.config import Experiment
 from flameche.experiments.extraction import Progress, noisy_source
 from flameche.experiments.keys import key_notes, make_scheme_for
 from flameche.experiments.protection import protection_notes
-from flameche.experiments.provenance import sources
+from flameche.experiments.provenance import code_of, sources
 from flameche.metadata.extractors import Metadata
 from flameche.methods.base import World
 from flameche.protocol.ledger import Ledger
@@ -34,6 +34,7 @@ def cache_key(experiment: Experiment, seed: int) -> str:
         name: getattr(experiment, name).model_dump(mode="json", exclude_defaults=True)
         for name in ("data", "model", "metadata")
     }
+    parts["metadata"]["kind"] = experiment.metadata.kind
     if experiment.partition.kind != "equal":
         parts["partition"] = experiment.partition.model_dump(mode="json")
     if experiment.privacy.epsilon is not None:
@@ -53,7 +54,7 @@ def cached_metadata(
 
     Metadata that another version of the sources extracted are extracted again.
     """
-    made_by = json.dumps(sources(experiment.model.kind))
+    made_by = json.dumps(sources(*code_of(experiment)))
     file = folder and folder / f"{cache_key(experiment, seed)}.npz"
     if file and file.exists():
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from flameche.errors import ConfigError
+from flameche.tables import Table
 
 T = TypeVar("T")
 
@@ -87,6 +88,28 @@ class Registry(Mapping[str, T], Generic[T]):
             self._found[name] = self._load(name)
         return self._found[name]
 
+    def loaded(self) -> dict[str, T]:
+        """Give everything that can be imported; what another package declares and cannot be is left out."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except ConfigError:
+                if name in self._builtin:
+                    raise
+        return found
+
+    def code(self, name: str) -> str:
+        """Tell where the code of something that is not ours stands, as "package.module:Name"; else ""."""
+        if name in self._builtin:
+            return ""
+        if name in self._added:
+            thing = self._added[name]
+            return f"{getattr(thing, '__module__', type(thing).__module__)}:{name}"
+        if (point := self._entry_points().get(name)) is not None:
+            return point.value
+        return name if is_path(name) else ""
+
     def problem(self, name: str, *more: str) -> str | None:
         """Say what is wrong with a name, as the end of an error's sentence; None where it is known.
 
@@ -114,7 +137,7 @@ class Registry(Mapping[str, T], Generic[T]):
         elif name in installed:
             try:
                 thing = installed[name].load()
-            except (ImportError, AttributeError) as problem:
+            except Exception as problem:  # other people's code can fail in any way
                 raise ConfigError(
                     f"{self.key} = {name!r} ({installed[name].value}) cannot be imported: {problem}"
                 ) from problem
@@ -150,7 +173,7 @@ def imported(path: str) -> Any:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as problem:
+    except Exception as problem:  # a user's own code can fail in any way
         raise ConfigError(
             f"'{path}' cannot be imported: {problem}; modules are looked for in the current folder and among "
             "installed packages"
@@ -160,15 +183,29 @@ def imported(path: str) -> Any:
             sys.path.remove(here)
 
 
+def _check_options(key: str, name: str, thing: Any) -> None:
+    own = thing.Options
+    if not isinstance(own, type) or not issubclass(own, Table) or "kind" not in own.model_fields:
+        raise ConfigError(
+            f"{key} = {name!r}: its Options must derive from the options of our own, which have `kind`"
+        )
+
+
 def _check_method(name: str, thing: Any) -> None:
     lacking = [
-        part for part in ("about", "Options", "round", "serving", "finish") if not hasattr(thing, part)
+        part
+        for part in ("about", "Options", "round", "serving", "finish", "state", "restore")
+        if not hasattr(thing, part)
     ]
     if not isinstance(thing, type) or lacking:
         raise ConfigError(
             f"method.kind = {name!r} is not a method: expected a class like those of flameche.methods"
             + (f"; it has no {', '.join(lacking)}" if lacking else "")
         )
+    about: Any = getattr(thing, "about", None)
+    if getattr(about, "needs", "") not in ("sums", "terms"):
+        raise ConfigError(f"method.kind = {name!r}: its about.needs must be 'sums' or 'terms'")
+    _check_options("method.kind", name, thing)
 
 
 METHODS: Registry[Any] = Registry(
@@ -197,6 +234,7 @@ def _check_metadata(name: str, thing: Any) -> None:
             f"metadata.kind = {name!r} is no kind of metadata: expected a subclass of "
             "flameche.metadata.kinds.MetadataKind"
         )
+    _check_options("metadata.kind", name, thing)
 
 
 METADATA: Registry[Any] = Registry(
@@ -221,6 +259,23 @@ def _check_scheme(name: str, thing: Any) -> None:
         raise ConfigError(
             f"scheme.kind = {name!r} is no scheme: expected an instance of "
             "flameche.crypto.registry.SchemeKind, or of a subclass"
+        )
+
+
+def _check_partition(name: str, thing: Any) -> None:
+    if not isinstance(thing, type) or not hasattr(thing, "deal") or not hasattr(thing, "Options"):
+        raise ConfigError(
+            f"partition.kind = {name!r} is no partition: expected a subclass of "
+            "flameche.data.partition.Partition"
+        )
+    _check_options("partition.kind", name, thing)
+
+
+def _check_callback(name: str, thing: Any) -> None:
+    if not callable(thing) or not all(hasattr(thing, hook) for hook in ("on_start", "on_round", "on_end")):
+        raise ConfigError(
+            f"callbacks: {name!r} is no callback: expected a subclass of "
+            "flameche.experiments.callbacks.Callback"
         )
 
 
@@ -262,11 +317,11 @@ PARTITIONS: Registry[Any] = Registry(
     "partitions",
     "partition.kind",
     {"equal": "flameche.data.partition:Equal", "dirichlet": "flameche.data.partition:Dirichlet"},
-    _check_callable("partition.kind"),
+    _check_partition,
     as_path="package.module:Class",
 )
 CALLBACKS: Registry[Any] = Registry(
-    "callbacks", "callbacks", {}, _check_callable("callbacks"), as_path="package.module:Class"
+    "callbacks", "callbacks", {}, _check_callback, as_path="package.module:Class"
 )
 MODELS: Registry[Any] = Registry(
     "models",

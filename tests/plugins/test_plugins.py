@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flameche.data.partition import Equal, PartitionOptions, Pool, checked
+from flameche.crypto.plain import Plain
+from flameche.crypto.registry import SchemeKind, make_scheme
+from flameche.data.partition import Equal, PartitionOptions, Pool, checked, dealt_twice
 from flameche.errors import ConfigError, DataError
-from flameche.registry import METHODS, PARTITIONS, Registry
+from flameche.registry import METHODS, PARTITIONS, SCHEMES, Registry
 
 INSTALLED = Path(__file__).parent / "installed"
 EXPERIMENT = """\
@@ -163,9 +165,61 @@ def test_the_equal_partition_deals_as_many_of_each_class_to_every_client():
         ([[0], [1]], "dealt to 2 clients, there are 5"),
         ([[0], [1], [2], [3], [280]], "dealt samples 0…280, there are 0…279"),
         ([[0], [1], [2], [3], [3]], "dealt 1 samples twice"),
-        ([[0.5], [1], [2], [3], [4]], "expected indices"),
+        ([[0.5], [1], [2], [3], [4]], "expected a list of samples' indices"),
     ],
 )
 def test_a_partition_that_deals_wrongly_is_refused(dealt, said):
     with pytest.raises(DataError, match=said):
         checked([np.array(own) for own in dealt], pool(), "mine")
+
+
+def test_a_partition_that_draws_anew_each_time_is_refused():
+    class Restless(Equal):
+        def deal(self, pool):
+            return np.array_split(np.random.default_rng().permutation(len(pool.labels)), pool.clients)
+
+    with pytest.raises(DataError, match="deals differently each time"):
+        dealt_twice(Restless(PartitionOptions()), pool())
+
+
+def test_a_partition_cannot_change_the_datasets_labels():
+    class Vandal(Equal):
+        def deal(self, pool):
+            pool.labels[:] = 0
+            return super().deal(pool)
+
+    with pytest.raises(ValueError, match="read-only"):
+        dealt_twice(Vandal(PartitionOptions()), pool())
+
+
+def test_what_a_package_declares_and_cannot_be_imported_hurts_nobody_else(tmp_path, monkeypatch):
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n"
+    )
+    lines = "[flameche.numbers]\nbad = broken_one:Thing\n"
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text(lines)
+    (tmp_path / "broken_one.py").write_text("raise RuntimeError('out of order')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numbers = Registry("numbers", "number", {"pi": "math:pi"})
+    assert list(numbers) == ["pi", "bad"] and set(numbers.loaded()) == {"pi"}
+    with pytest.raises(
+        ConfigError, match=r"number = 'bad' \(broken_one:Thing\) cannot be imported: out of order"
+    ):
+        numbers["bad"]
+
+
+def test_the_code_of_others_is_told_and_ours_is_not():
+    assert METHODS.code("kfed") == "" and METHODS.code("a.b:C") == "a.b:C"
+
+
+def test_a_foreign_scheme_is_never_taken_for_the_one_in_the_clear(monkeypatch):
+    class Unnamed(SchemeKind):
+        def generate(self, *, clients, bound):
+            return type("Mine", (Plain,), {})()
+
+    kind = Unnamed("unnamed", "", "", "clients", "none", True)
+    monkeypatch.setitem(SCHEMES._added, "unnamed", kind)
+    monkeypatch.setitem(SCHEMES._found, "unnamed", kind)
+    with pytest.raises(ConfigError, match="need a `name` of their own"):
+        make_scheme("unnamed", clients=3)

@@ -6,6 +6,7 @@ from typing import Any
 
 from flameche.cli.options import JsonOption, RunFolder
 from flameche.cli.output import log, out_console, print_json, print_rows
+from flameche.registry import SCHEMES
 
 LEGEND = (
     "Clients solved: their metadata can be computed from the sums; a client uses its own metadata, too.",
@@ -61,7 +62,7 @@ def print_audit(found: dict[str, Any]) -> None:
 
 def _client_party(scheme: str) -> str:
     """Name the party that is a client: under most schemes it has the key that opens sums."""
-    return "a curious client" if scheme in ("plain", "secagg") else "a key holder"
+    return "a curious client" if SCHEMES[scheme].opened_by == "server" else "a key holder"
 
 
 def _clients_in_a_sum(sums: dict[str, int]) -> str:

@@ -36,7 +36,8 @@ def new_keys(
         raise BadInput(f"--scheme {scheme} {why}; keys can be made for {', '.join(keyed_schemes())}")
     if key_bits not in (2048, 3072):
         raise BadInput(f"--key-bits {key_bits}: Paillier's keys have 3072 or 2048 bits")
-    made = make_scheme(scheme, clients=clients, bound=bound, key_bits=key_bits)
+    bits = {"key_bits": key_bits} if scheme == "paillier" else {}
+    made = make_scheme(scheme, clients=clients, bound=bound, **bits)
     secret, public = folder / SECRET, folder / PUBLIC
     if public.exists():  # a new client.key beside another key's server.pub would mislead
         raise BadInput(f"{public} exists; a key is never replaced, remove it first")

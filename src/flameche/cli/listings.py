@@ -30,7 +30,7 @@ def methods(as_json: JsonOption = False) -> None:
             "up": m.about.up,
             "down": m.about.down,
         }
-        for kind, m in METHODS.items()
+        for kind, m in METHODS.loaded().items()
     ]
     print_rows(rows, as_json)
     if not as_json:
@@ -54,7 +54,7 @@ def schemes(as_json: JsonOption = False) -> None:
             "sums": "exact" if info.exact else "approximate",
             "updates": info.updates,
         }
-        for info in SCHEMES.values()
+        for info in SCHEMES.loaded().values()
     ]
     print_rows(rows, as_json)
 

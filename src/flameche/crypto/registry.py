@@ -168,7 +168,7 @@ CKKS_PAPER = _Ckks(
 
 def keyed_schemes() -> list[str]:
     """List the schemes whose keys last."""
-    return [name for name, kind in SCHEMES.items() if kind.keyed]
+    return [name for name, kind in SCHEMES.loaded().items() if kind.keyed]
 
 
 def make_scheme(kind: str, *, clients: int, bound: float = 64.0, **options: Any) -> Any:
@@ -178,7 +178,16 @@ def make_scheme(kind: str, *, clients: int, bound: float = 64.0, **options: Any)
     """
     if not (math.isfinite(bound) and bound > 0):
         raise ConfigError(f"a bound of {bound:g} leaves room for nothing; give a number above 0")
-    return SCHEMES[kind].generate(clients=clients, bound=bound, **options)
+    found: SchemeKind = SCHEMES[kind]
+    if found.keyed and kind not in SCHEMES:
+        raise ConfigError(
+            f"scheme.kind = {kind!r} has keys that last, whose files name the scheme: let a package "
+            "declare it, or register it, by a name of its own"
+        )
+    made = found.generate(clients=clients, bound=bound, **options)
+    if found is not PLAIN and getattr(made, "name", "plain") == "plain":
+        raise ConfigError(f"scheme.kind = {kind!r}: its schemes need a `name` of their own, not 'plain'")
+    return made
 
 
 def secret_bytes(scheme: Scheme) -> bytes | None:

@@ -133,7 +133,10 @@ digits, mnist, fashion_mnist, cifar10, pathmnist, tissuemnist, mednist28 = (
 
 def _others(name: str, test_split: str) -> Dataset:
     """Load a dataset that another package, or the user's own module, has."""
-    found = DATASETS[name](test_split=test_split)
+    try:
+        found = DATASETS[name](test_split=test_split)
+    except TypeError as problem:
+        raise DataError(f"data.dataset = {name!r} cannot be loaded: {problem}") from problem
     if not isinstance(found, Dataset):
         raise DataError(
             f"data.dataset = {name!r} gave {type(found).__name__}, expected a flameche.data.Dataset"

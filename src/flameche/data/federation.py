@@ -20,7 +20,7 @@ from flameche.data.heterogeneity import (
     parse_transform,
     skew_variants,
 )
-from flameche.data.partition import Equal, Partition, PartitionOptions, Pool, checked
+from flameche.data.partition import Equal, Partition, PartitionOptions, Pool, dealt_twice
 from flameche.data.split import (
     Indices,
     block_sizes,
@@ -152,7 +152,7 @@ def build_federation(
         dataset.name, dataset.train_y, dataset.classes, group, seed, per_label,
         shuffle=order == "shuffled", allow_fewer=allow_fewer,
     )  # fmt: skip
-    deals = checked(partition.deal(pool), pool, partition.options.kind)
+    deals = dealt_twice(partition, pool)
     draws, shared = (seed, dataset.classes, missing_labels), missing_by == "group"
     if shared and missing_labels and moved:
         raise DataError(
@@ -169,10 +169,12 @@ def build_federation(
             lost=lost[client], holdout=holdout,
         )  # fmt: skip
         if len(mine) < 2:
+            more = {"equal": "raise data.per_label", "dirichlet": "raise partition.alpha"}.get(
+                partition.options.kind, f'deal differently (partition.kind = "{partition.options.kind}")'
+            )
             raise DataError(
                 f"{dataset.name}: client {client} is left with {len(mine)} training samples, "
-                "expected at least 2; "
-                "raise data.per_label or lower data.holdout, data.missing_labels or data.clients"
+                f"expected at least 2; {more} or lower data.holdout, data.missing_labels or data.clients"
             )
         train.append(mine)
         held.append(out)
@@ -189,7 +191,8 @@ def build_federation(
     differ = len({view.text for view in views}) > 1 or (shared and missing_labels > 0)
     return Federation(
         dataset.name,
-        _setting(heterogeneity, transforms, skewed, missing_labels, missing_by),
+        _setting(heterogeneity, transforms, skewed, missing_labels, missing_by)
+        + ("" if partition.options.kind == "equal" else f"-{partition.options.kind}"),
         dataset.classes,
         _stack(dataset.train_x, dataset.train_y, train, group, views),
         _stack(dataset.train_x, dataset.train_y, held, group, views),

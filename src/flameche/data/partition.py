@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -111,17 +111,37 @@ class Dirichlet(Partition):
         return [np.concatenate(own) for own in dealt]
 
 
+def dealt_twice(partition: Partition, pool: Pool) -> Sequence[Indices]:
+    """Deal, and refuse a partition that deals differently another time: each node of a network deals anew.
+
+    Raises:
+        DataError: says what is wrong with the deal, and names the partition.
+    """
+    kind = partition.options.kind
+    labels = pool.labels.copy()
+    labels.flags.writeable = False  # they are the dataset's
+    shown = replace(pool, labels=labels)
+    first, second = (checked(partition.deal(shown), pool, kind) for _ in range(2))
+    if any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True)):
+        raise DataError(
+            f'partition.kind = "{kind}" deals differently each time; take its draws from '
+            "flameche.rng.stream(pool.seed, ...)"
+        )
+    return first
+
+
 def checked(dealt: Sequence[Indices], pool: Pool, kind: str) -> Sequence[Indices]:
     """Refuse what no partition may do: other samples than there are, or one sample for two clients.
 
     Raises:
         DataError: says what is wrong, and names the partition.
     """
-    if len(dealt) != pool.clients:
-        raise DataError(f'partition.kind = "{kind}" dealt to {len(dealt)} clients, there are {pool.clients}')
-    every = np.concatenate([np.asarray(own) for own in dealt]) if dealt else np.zeros(0, np.int64)
-    if every.size and not np.issubdtype(every.dtype, np.integer):
-        raise DataError(f'partition.kind = "{kind}" gave {every.dtype}, expected indices of samples')
+    own = [np.asarray(each) for each in dealt] if isinstance(dealt, Sequence) else []
+    if len(own) != pool.clients:
+        raise DataError(f'partition.kind = "{kind}" dealt to {len(own)} clients, there are {pool.clients}')
+    if any(each.ndim != 1 or (len(each) and not np.issubdtype(each.dtype, np.integer)) for each in own):
+        raise DataError(f'partition.kind = "{kind}": expected a list of samples\' indices for each client')
+    every = np.concatenate([each.astype(np.int64) for each in own])
     if every.size and (every.min() < 0 or every.max() >= len(pool.labels)):
         raise DataError(
             f'partition.kind = "{kind}" dealt samples {every.min()}…{every.max()}, there are '
@@ -129,4 +149,4 @@ def checked(dealt: Sequence[Indices], pool: Pool, kind: str) -> Sequence[Indices
         )
     if len(np.unique(every)) < len(every):
         raise DataError(f'partition.kind = "{kind}" dealt {len(every) - len(np.unique(every))} samples twice')
-    return [np.asarray(own, np.int64) for own in dealt]
+    return [each.astype(np.int64) for each in own]

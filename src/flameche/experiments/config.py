@@ -126,7 +126,7 @@ def _options(thing: Any) -> type[Table]:
 def _kinds() -> dict[str, dict[str, frozenset[str]]]:
     """Give the keys that each kind knows, for every section whose keys depend on the kind."""
     return {
-        section: {kind: frozenset(_options(thing).model_fields) for kind, thing in registry.items()}
+        section: {kind: frozenset(_options(thing).model_fields) for kind, thing in registry.loaded().items()}
         for section, registry in REGISTRIES.items()
     }
 

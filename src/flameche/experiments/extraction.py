@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from flameche.errors import DataError
 from flameche.experiments.schema import Experiment, ModelConfig
 from flameche.metadata import extractors
 from flameche.metadata.bounded import BoundedFeatures
@@ -78,7 +79,16 @@ class Extraction:
             if progress:
                 progress("metadata", done, len(samples.y))
 
-        return self.kind.extract(samples, advance)
+        found = self.kind.extract(samples, advance)
+        clients = len(samples.offsets) - 1
+        if not isinstance(found, Metadata) or found.phi.ndim != 3 or len(found.phi) != clients:
+            raise DataError(f"{type(self.kind).__name__} gave no metadata [{clients} blocks features]")
+        if found.counts.shape != found.phi.shape[:2]:
+            raise DataError(
+                f"{type(self.kind).__name__} gave counts {list(found.counts.shape)} for metadata "
+                f"{list(found.phi.shape)}"
+            )
+        return found
 
     def fitted_if_shared(self, samples: Callable[[], ClientSamples]) -> Axes | None:
         """Give the shared basis, if the kind has one; all clients' samples are asked for where need be."""

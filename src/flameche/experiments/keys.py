@@ -10,11 +10,12 @@ from flameche.crypto.api import KeyInfo, Scheme
 from flameche.crypto.keyfile import read_secret, write_secret
 from flameche.crypto.masking import SecAgg
 from flameche.crypto.plain import Plain
-from flameche.crypto.registry import info_of, keyed_schemes, make_scheme
+from flameche.crypto.registry import info_of, make_scheme
 from flameche.errors import BadInput, ConfigError, OutOfRange, OverflowBudget, StoreError
 from flameche.experiments.protection import has_metadata
 from flameche.experiments.run_folder import RunFolder
 from flameche.experiments.schema import Experiment, SchemeOptions
+from flameche.registry import SCHEMES
 
 
 def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
@@ -34,8 +35,14 @@ def make_scheme_for(experiment: Experiment) -> Scheme | SecAgg:
 
 def scheme_of_run(experiment: Experiment, folder: RunFolder) -> Scheme | SecAgg:
     """Make the run's scheme, or read its key back: what the server stored opens with that one alone."""
-    keyed = experiment.scheme.kind in keyed_schemes() and has_metadata(experiment)
+    keyed = SCHEMES[experiment.scheme.kind].keyed and has_metadata(experiment)
     own = keyed and experiment.scheme.key_file is None and folder.begun
+    kind = SCHEMES[experiment.scheme.kind]
+    if folder.begun and has_metadata(experiment) and not kind.keyed and kind.opened_by == "clients":
+        raise StoreError(
+            f'{folder.path} was begun under scheme.kind = "{experiment.scheme.kind}", whose keys are not '
+            "kept: what is stored cannot be opened any more; --fresh runs it again"
+        )
     scheme = _own_key(folder) if own else make_scheme_for(experiment)
     keep_key(experiment, scheme, folder, written=own)
     return scheme
@@ -46,7 +53,7 @@ def keep_key(
 ) -> None:
     """Keep the key that was drawn for a run in its folder, unless it is written there; of any, its name."""
     users = experiment.scheme.key_file
-    keyed = experiment.scheme.kind in keyed_schemes() and has_metadata(experiment)
+    keyed = SCHEMES[experiment.scheme.kind].keyed and has_metadata(experiment)
     if keyed and users is None and not written and not isinstance(scheme, SecAgg):
         folder.key_file.unlink(missing_ok=True)  # of a run that stored nothing under it
         write_secret(folder.key_file, scheme)

@@ -13,6 +13,7 @@ from flameche.experiments.run_folder import read_json
 from flameche.experiments.schema import Experiment
 from flameche.privacy.audit import Leakage, Opening, audit, described
 from flameche.protocol.ledger import Ledger, read_opening
+from flameche.registry import SCHEMES
 
 AUDITED = ("flameche", "flameche-soft")  # methods of whose sums the log tells everything
 OPENINGS = "openings.json"  # in a run folder
@@ -39,7 +40,7 @@ def leaked(experiment: Experiment, ledger: Ledger, notes: list[str]) -> dict[str
 def audited(experiment: Experiment, openings: Sequence[Opening], clients: int) -> dict[str, Leakage]:
     """Audit a log of opened sums."""
     kind = experiment.scheme.kind
-    return audit(openings, clients, server_opens=kind in ("plain", "secagg"), clear=kind == "plain")
+    return audit(openings, clients, server_opens=SCHEMES[kind].opened_by == "server", clear=kind == "plain")
 
 
 def leakage_notes(experiment: Experiment, found: dict[str, Leakage], clients: int) -> list[str]:

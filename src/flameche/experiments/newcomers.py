@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flameche.crypto.plain import Plain
-from flameche.crypto.registry import keyed_schemes
 from flameche.em.spherical import Centroids, Floats, Ints, cosine, reach
 from flameche.errors import DataError, StoreError
 from flameche.experiments.config import Experiment, load_experiment
@@ -28,6 +27,7 @@ from flameche.experiments.run_folder import read_json
 from flameche.metadata.extractors import NOT_FINITE, Axes, ClientSamples, Metadata
 from flameche.protocol.client import Cohort
 from flameche.protocol.ledger import Ledger
+from flameche.registry import SCHEMES
 
 if TYPE_CHECKING:
     from flameche.experiments.build import Setup
@@ -147,7 +147,7 @@ class Finished:
 def _where_else(path: Path, experiment: Experiment) -> str:
     """Say why a finished run's folder has no centroids, and what to do."""
     file = path / "environment.json"
-    if file.is_file() and read_json(file).get("network") and experiment.scheme.kind in keyed_schemes():
+    if file.is_file() and read_json(file).get("network") and SCHEMES[experiment.scheme.kind].keyed:
         return (
             f'since under scheme.kind = "{experiment.scheme.kind}" the server may not read centroids; each '
             "node has them in its own folder: give that one (--folder of `flameche deploy node`, then state)"

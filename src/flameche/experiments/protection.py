@@ -140,7 +140,11 @@ def _random_clusters(experiment: Experiment, method: FlamecheOptions) -> list[st
 
 def _opener(experiment: Experiment) -> str:
     """Name who sees opened sums."""
-    return "the server" if experiment.scheme.kind == "secagg" else "whoever has the clients' key"
+    return (
+        "the server"
+        if SCHEMES[experiment.scheme.kind].opened_by == "server"
+        else "whoever has the clients' key"
+    )
 
 
 def deferred(ledger: Ledger) -> dict[str, int]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flameche import __version__
+from flameche.experiments.schema import Experiment
+from flameche.registry import DATASETS, METADATA, METHODS, MODELS, PARTITIONS, SCHEMES
 from flameche.training.device import device_name, torch_version
 
 RECORDED = ("flameche", "numpy", "scikit-learn", "scipy", "pydantic")
@@ -62,20 +64,35 @@ def versions(used: Sequence[str] = ()) -> dict[str, str]:
     return found
 
 
-def sources(model_kind: str = "") -> dict[str, str]:
+def sources(*named: str) -> dict[str, str]:
     """Give fingerprints of the code that makes a result.
 
     Args:
-        model_kind: `model.kind` of the experiment; of a user's own "package.module:factory" all files of the
-            package count too, or all beside a module that is in none, if found without importing them.
+        named: code that an experiment names as "package.module:Name" (`code_of`). All files of its package
+            count too, or all beside a module that is in none, if found without importing them.
 
     Returns:
-        12 hex digits by name: "flameche", and the user's module.
+        12 hex digits by name: "flameche", and the modules that are not ours.
     """
-    module, _, factory = model_kind.partition(":")
-    file = _module_file(module) if factory else None
-    own = {} if file is None else {module: _hash_of(_with_neighbours(file))}
+    own = {}
+    for path in named:
+        module, _, name = path.partition(":")
+        if name and (file := _module_file(module)) is not None:
+            own[module] = _hash_of(_with_neighbours(file))
     return {"flameche": _package_sources(PACKAGE), **own}
+
+
+def code_of(experiment: Experiment) -> list[str]:
+    """List the code of others that an experiment's result depends on, each as "package.module:Name"."""
+    named = [
+        (DATASETS, experiment.data.dataset or ""),
+        (MODELS, experiment.model.kind),
+        (METADATA, experiment.metadata.kind),
+        (METHODS, experiment.method.kind),
+        (PARTITIONS, experiment.partition.kind),
+        (SCHEMES, experiment.scheme.kind),
+    ]
+    return sorted({path for registry, name in named if (path := registry.code(name))})
 
 
 def sources_note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from flameche.experiments.protection import (
     protection,
     release_notes,
 )
-from flameche.experiments.provenance import commit, environment, sources, sources_note, versions
+from flameche.experiments.provenance import code_of, commit, environment, sources, sources_note, versions
 from flameche.experiments.run_folder import RunFolder, run_path, without_nan
 from flameche.metadata.extractors import plane
 from flameche.methods import METHODS
@@ -54,14 +55,14 @@ def run_experiment(
     """
     path = run_path(out, experiment.name, config_hash(experiment), seed)
     with RunFolder(path) as folder:
-        made_by = sources(experiment.model.kind)
+        followers = make_callbacks(experiment.callbacks)
+        made_by = sources(*code_of(experiment))
         if not fresh:
             folder.keep_inputs(inputs(experiment))
             if (summary := folder.summary) is not None:
                 note = sources_note(summary, made_by)
                 return {**summary, "notes": [*summary.get("notes", []), *([note] if note else [])]}, path
         start = time.perf_counter()
-        followers = make_callbacks(experiment.callbacks)
         scheme = make_scheme_for(experiment) if fresh else scheme_of_run(experiment, folder)
         source = noisy_source(experiment, seed, None if fresh else folder.noisy)
         setup = build(experiment, seed, device=device, scheme=scheme, source=source, progress=progress)
@@ -78,8 +79,10 @@ def run_experiment(
             follower.on_start(experiment, seed, path)
 
         def tell(record: dict[str, Any]) -> None:
-            for listener in [*([on_round] if on_round else []), *(f.on_round for f in followers)]:
-                listener(record)
+            if on_round:
+                on_round(record)
+            for listener in followers:
+                listener.on_round(copy.deepcopy(record))
 
         try:
             with bound_advice(experiment):
@@ -104,7 +107,7 @@ def run_experiment(
         summary = without_nan(summarise(experiment, seed, setup, result, device))
         folder.finish(summary)
         for follower in followers:
-            follower.on_end(summary)
+            follower.on_end(copy.deepcopy(summary))
         return summary, path
 
 
@@ -113,7 +116,7 @@ def cluster_experiment(
 ) -> dict[str, Any]:
     """Play only the clustering half: same schedule, same metadata, no model is trained."""
     if not has_metadata(experiment):
-        able = [kind for kind, method in METHODS.items() if method.about.by_metadata]
+        able = [kind for kind, method in METHODS.loaded().items() if method.about.by_metadata]
         raise ConfigError(
             f'method.kind = "{experiment.method.kind}" does not cluster metadata, so there is nothing to do '
             f"without training; {', '.join(able)} do"
@@ -183,7 +186,7 @@ def spent(experiment: Experiment, ledger: Ledger, notes: Sequence[str], *more: s
         "privacy": privacy,
         "versions": versions([*packages(experiment), *more]),
         "commit": commit(),
-        "sources": sources(experiment.model.kind),
+        "sources": sources(*code_of(experiment)),
         "config_hash": config_hash(experiment),
         "notes": [*notes, *deferred_notes(experiment, ledger), *release_notes(privacy)],
     }
@@ -213,17 +216,9 @@ def inputs(experiment: Experiment) -> dict[str, str]:
     files = {}
     if experiment.data.path is not None:
         files["data.path"] = Path(experiment.data.path).expanduser()
-    named = {
-        "data.dataset": experiment.data.dataset or "",
-        **{
-            f"{section}.kind": getattr(experiment, section).kind
-            for section in ("model", "metadata", "method", "partition", "scheme")
-        },
-    }
-    for key, name in named.items():
-        module, _, thing = name.partition(":")
-        if thing and (found := Path(*module.split(".")).with_suffix(".py")).exists():
-            files[key] = found
+    module, _, factory = experiment.model.kind.partition(":")
+    if factory and (found := Path(*module.split(".")).with_suffix(".py")).exists():
+        files["model.kind"] = found
     return {
         key: hashlib.sha256(file.read_bytes()).hexdigest() for key, file in files.items() if file.is_file()
     }

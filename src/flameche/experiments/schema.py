@@ -28,6 +28,7 @@ from flameche.experiments.validation import (
     check_guard,
     check_living,
     check_numbers,
+    check_partition,
     check_privacy,
     check_statistics,
     check_terms,
@@ -303,6 +304,7 @@ class Experiment(Table):
         check_terms(self)
         self.method.check(self)
         check_absent(self)
+        check_partition(self)
         check_statistics(self)
         check_guard(self)
         check_numbers(self)

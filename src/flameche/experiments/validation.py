@@ -87,6 +87,16 @@ def check_numbers(experiment: Experiment) -> None:
         )
 
 
+def check_partition(experiment: Experiment) -> None:
+    """Refuse samples of a class for each client where a partition deals classes whole."""
+    kind, default = experiment.partition.kind, type(experiment.data).model_fields["per_label"].default
+    if kind == "dirichlet" and experiment.data.per_label != default:
+        raise ConfigError(
+            f'data.per_label = {experiment.data.per_label} has no part in partition.kind = "dirichlet", '
+            "which deals every class whole; leave it out"
+        )
+
+
 def check_absent(experiment: Experiment) -> None:
     """Refuse absent members in an average where who they are, or what they weigh, is not known."""
     if experiment.training.absent == "out":

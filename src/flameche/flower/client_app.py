@@ -18,7 +18,6 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flameche.crypto.registry import keyed_schemes
 from flameche.data.formats import check_client, check_client_keys, client_arrays
 from flameche.data.image_folder import image_shape, read_image_folder
 from flameche.errors import BadInput, ConfigError, DataError, FlamecheError, StoreError
@@ -28,6 +27,7 @@ from flameche.flower.transport import SITE_ERROR, pack, unpack
 from flameche.network.message import Message
 from flameche.network.node import Node, NodeSetup
 from flameche.network.node_storage import NodeStorage
+from flameche.registry import SCHEMES
 from flameche.rng import stream
 from flameche.training.device import choose_device
 from flameche.training.export import PROGRAM, save_model
@@ -101,7 +101,7 @@ def check_agreement(run: RunSettings, settings: NodeSettings, setup: NodeSetup) 
         raise ConfigError(
             f"node {settings.number} takes part in run {settings.run} only, this is {setup.run}"
         )
-    if settings.key is not None and run.experiment.scheme.kind not in keyed_schemes():
+    if settings.key is not None and not SCHEMES[run.experiment.scheme.kind].keyed:
         raise ConfigError(
             f"node {settings.number} has a key, but this run would not encrypt its metadata with it "
             f'(scheme.kind = "{run.experiment.scheme.kind}")'

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flameche.crypto.keyfile import PUBLIC, SECRET, read_info, write_public, write_secret
-from flameche.crypto.registry import keyed_schemes, make_scheme
+from flameche.crypto.registry import make_scheme
 from flameche.errors import BadInput, ConfigError, FlamecheError
 from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.flower._fast.fork_server import SOCKET_FILE, fork_server_command, write_launchers
@@ -27,6 +27,7 @@ from flameche.flower.app_allowlist import ALLOWED_APPS, app_hash
 from flameche.flower.certificates import Certificates, make_certificates, make_node_key
 from flameche.flower.processes import ChildProcesses, Program, free_ports, last_line
 from flameche.flower.settings import has_own_data
+from flameche.registry import SCHEMES
 
 HOST = "127.0.0.1"
 LOG_PREFIX = "flameche: "  # of every line that our server app logs, in the output of `flwr run`
@@ -412,7 +413,7 @@ def make_keys(experiment: Experiment, folder: Path) -> Path | None:
     from flameche.experiments.protection import has_metadata
 
     scheme, clients = experiment.scheme, experiment.data.clients
-    if scheme.kind not in keyed_schemes() or not has_metadata(experiment):
+    if not SCHEMES[scheme.kind].keyed or not has_metadata(experiment):
         return None
     own = folder / scheme.kind
     if (own / PUBLIC).exists():

@@ -29,9 +29,12 @@ class RunSettings:
     @classmethod
     def read(cls, run: UserConfig) -> RunSettings:
         """Read the settings of a run, and the experiment, which is a file of the app."""
-        name = _text(run, "experiment", "experiment.toml")
+        name, changes = _text(run, "experiment", "experiment.toml"), _text(run, "set").split()
+        for change in changes:
+            if ":" in change:  # an app's own files are known by its hash, what the operator sets is not
+                raise ConfigError(f"set = {change!r}: code can be named in the app's experiment file alone")
         return cls(
-            experiment=load_experiment(app_file(name), _text(run, "set").split()),
+            experiment=load_experiment(app_file(name), changes),
             seed=_whole(run, "seed"),
             own_data=has_own_data(run),
             load=_text(run, "load"),

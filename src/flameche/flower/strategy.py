@@ -22,7 +22,7 @@ from flameche.experiments.config import Experiment, config_hash, load_experiment
 from flameche.experiments.deployment import server_setup
 from flameche.experiments.leakage import OPENINGS, opened
 from flameche.experiments.protection import packages
-from flameche.experiments.provenance import environment, sources, sources_note
+from flameche.experiments.provenance import code_of, environment, sources, sources_note
 from flameche.experiments.run_folder import RunFolder, read_json, run_path, without_nan
 from flameche.flower.results import RoundReporter, clients_table, models_table, run_summary
 from flameche.flower.settings import app_file
@@ -85,7 +85,7 @@ class Flameche(Strategy):
         )
         with RunFolder(self.folder) as folder:
             self._refuse_simulation()
-            source_hashes = sources(self.experiment.model.kind)
+            source_hashes = sources(*code_of(self.experiment))
             remedy = f"remove {self.folder} to run it again"
             if (summary := folder.summary) is not None:
                 self.log(f"finished earlier; read from {self.folder}")

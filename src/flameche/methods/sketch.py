@@ -34,6 +34,7 @@ from flameche.metadata.extractors import Metadata
 from flameche.methods.base import UNSEEN, About, Arrays, Ints, Living, Method, MethodOptions, Outcome, World
 from flameche.protocol.client import Missing
 from flameche.protocol.given import Given
+from flameche.registry import SCHEMES
 from flameche.rng import stream
 from flameche.tables import Clusters, MostClusters, Natural
 
@@ -107,7 +108,7 @@ class FlamecheOptions(MethodOptions):
                 'method.clusters = "auto" belongs to method.mode = "sketch"; with "paper" set it to a '
                 "number, as flameche select-k finds it"
             )
-        if self.hide_assignments and scheme.kind in ("plain", "secagg"):
+        if self.hide_assignments and SCHEMES[scheme.kind].opened_by == "server":
             raise ConfigError(
                 f'method.hide_assignments needs sums that clients open, scheme.kind = "{scheme.kind}" '
                 'opens them on the server; take "bfv", "ckks" or "paillier"'

@@ -12,6 +12,7 @@ import numpy as np
 
 from flameche.crypto.api import Adder, ClientKey, Scheme
 from flameche.crypto.masking import SecAgg
+from flameche.crypto.plain import Plain
 from flameche.em.spherical import Floats, Ints
 from flameche.errors import Cancelled
 from flameche.privacy.guard import Guard, Kind
@@ -25,7 +26,7 @@ class Exchange:
         self.guard, self._scheme, self._ledger = guard, scheme, ledger
         self._key = None if isinstance(scheme, SecAgg) else scheme.client_key()
         self._adder = None if isinstance(scheme, SecAgg) else scheme.adder()
-        self._in_the_clear = not isinstance(scheme, SecAgg) and scheme.name == "plain"
+        self._in_the_clear = type(scheme) is Plain
 
     def tell(self, clients: Ints, values: Ints, below: int) -> Ints:
         """Let clients [n] tell the server a whole number each, below a limit; -1 for one that is lost.

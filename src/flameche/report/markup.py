@@ -21,7 +21,7 @@ Below = Callable[[Cell, Cell], str]  # writes what stands below a cell, from it 
 
 @cache
 def _titles() -> tuple[tuple[str, str], ...]:
-    titles = [(method.about.title, kind) for kind, method in METHODS.items()]
+    titles = [(method.about.title, kind) for kind, method in METHODS.loaded().items()]
     return tuple(sorted(titles, key=lambda pair: -len(pair[0])))
 
 
