@@ -239,7 +239,7 @@ def test_a_run_on_a_network_that_other_sources_began_says_so(tmp_path, monkeypat
     how = {"out": tmp_path / "runs", "patience": 0.1, "own_data": False}
     with pytest.raises(KeyboardInterrupt):
         Flameche(own, **how, log=stop).start(grid=None)
-    monkeypatch.setattr("flameche.flower.strategy.sources", lambda kind: {"flameche": "other"})
+    monkeypatch.setattr("flameche.flower.strategy.sources", lambda *named: {"flameche": "other"})
     strategy = Flameche(own, **how)
     strategy.start(grid=None)
     said = f"this run was begun by other sources of flameche; remove {strategy.folder} to run it again"

@@ -85,7 +85,7 @@ class Exchange:
                     total: Floats = np.einsum("nk,nks->ks", share, terms).ravel()
                 else:
                     total = (share.T @ terms).ravel()
-            self._ledger.sent("exchange", clients, 8 * terms.shape[-1])
+            self._ledger.sent("exchange", clients, 8 * terms[0].size)
             return total
         flat = by_share(terms, share)
         return (
